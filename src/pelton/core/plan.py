@@ -1,0 +1,96 @@
+"""The step's contract between scheduler and runner: plain frozen records, no tensors, no token values, no phases.
+
+A row says "request r computes `count` tokens from index `start`". Prefill chunks, decoding, prefix hits, speculation
+and resumption after preemption are all that one sentence.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Guessed tokens as a tree: `parents[i]` is the place in `tokens` of i's parent, -1 = the last real token."""
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """One request's share of a step: tokens at indices [start, start + count), the last `drafted` of them guesses.
+
+    `row` is the request's row for life. `sample`: the last token's logits are wanted (and a token is drawn from them).
+    """
+
+    row: int
+    start: int
+    count: int
+    drafted: int = 0
+    sample: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request takes a row. `cached` leading tokens already stand in its blocks."""
+
+    row: int
+    request_id: str
+    cached: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StateOp:
+    """Work on KV blocks done before the forward pass; `kind` is the name of a backend's block operation."""
+
+    kind: str
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """All that one step does. `new_blocks`: row -> block ids appended to its table, per KV group.
+
+    `released` rows are free before `admitted` ones are taken. `masks`: rows that wait for a grammar mask.
+    `repeat`: decode steps to run in one native call.
+    """
+
+    rows: tuple[RowPlan, ...]
+    admitted: tuple[Admission, ...] = ()
+    released: tuple[int, ...] = ()
+    new_blocks: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    state_ops: tuple[StateOp, ...] = ()
+    masks: tuple[int, ...] = ()
+    repeat: int = 1
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(row.count for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one output place, from the raw logits: the drawn token's, its rank, and the top ones."""
+
+    logprob: float
+    rank: int
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """What a row's step gave: accepted tokens in order (none while a prompt is still being computed), or a fault."""
+
+    row: int
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    next_draft: Draft | None = None
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One RowResult for each RowPlan, in the same order."""
+
+    rows: tuple[RowResult, ...]

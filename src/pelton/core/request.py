@@ -1,0 +1,78 @@
+"""What goes into the engine and what comes out, with vLLM's names and shapes."""
+
+from dataclasses import dataclass, field
+
+from pelton.core.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation to do. `prompt_token_ids` are final: templates and special tokens are already applied.
+
+    `params.seed` is never None here: whoever builds the request draws one. `arrival` is in seconds of the
+    engine's clock. `stop_token_ids` joins the model's end tokens (unless ignore_eos) and the request's own.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    stop_token_ids: frozenset[int]
+    max_tokens: int
+    arrival: float
+    prompt: str | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Log-probability of one token at one place; `rank` counts from 1; `decoded_token` is its text alone."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One answer. `finish_reason`: None while running, then "stop", "length", "abort" or "error".
+
+    `stop_reason`: the stop string or stop token id that ended it, None for the model's own end token or another reason.
+    `logprobs`: for each token a dict token id -> Logprob.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    cumulative_logprob: float | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """Times of one request in seconds of the engine's clock; None while not reached."""
+
+    arrival: float
+    first_scheduled: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """All that is known of a request so far.
+
+    `seed` is the one used, also where none was given. `error` tells a failure.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    seed: int
+    metrics: RequestMetrics
+    num_cached_tokens: int = 0
+    error: str | None = None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
