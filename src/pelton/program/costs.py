@@ -1,0 +1,35 @@
+"""Costs of a whole entry: what each op does in a step of given sizes, and the sums.
+
+Feeds `pelton program` and planning.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pelton.program import OPS
+from pelton.program.module import Module
+from pelton.program.op import Cost, Op
+from pelton.program.values import StepShape
+
+
+@dataclass(frozen=True, slots=True)
+class OpCost:
+    """One op and what it costs."""
+
+    op: Op
+    cost: Cost
+
+
+def op_costs(module: Module, step: StepShape, *, entry: str = "target", kv_element: int = 2) -> Iterator[OpCost]:
+    """Cost of each op of the entry, in order. `kv_element`: bytes of a cached number."""
+    tables = module.tables(entry, kv_element)
+    for op in module.entries[entry].ops:
+        yield OpCost(op, OPS.get(op.kind)().cost(op, tables, step))
+
+
+def total_cost(module: Module, step: StepShape, *, entry: str = "target", kv_element: int = 2) -> Cost:
+    """Sum over all ops of the entry."""
+    total = Cost()
+    for item in op_costs(module, step, entry=entry, kv_element=kv_element):
+        total += item.cost
+    return total

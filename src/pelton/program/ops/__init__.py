@@ -1,0 +1,1 @@
+"""Rules of the op kinds, one file a family of kinds."""
