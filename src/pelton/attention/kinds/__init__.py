@@ -1,0 +1,1 @@
+"""Attention kinds, one file each; `pelton.attention` is their registry."""

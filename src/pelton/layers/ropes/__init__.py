@@ -1,0 +1,1 @@
+"""Rotary scalings, one file each; `pelton.layers` is their registry."""

@@ -1,0 +1,42 @@
+"""Model families: from a checkpoint's config and tensors to a Module. Holds their registry."""
+
+from collections.abc import Mapping
+
+from pelton.core.errors import UnsupportedModelError
+from pelton.core.registry import Registry
+from pelton.models.arch import Arch, Config, ModelSource
+from pelton.program.module import Module
+
+ARCHS: Registry[type[Arch[Config]]] = Registry(
+    "arch",
+    {
+        "llama": "pelton.models.archs.llama:Llama",
+    },
+)
+
+
+def arch_for(config: Mapping[str, object]) -> Arch[Config]:
+    """The family that claims the config's `architectures` or, without them, its `model_type`."""
+    given = config.get("architectures")
+    asked = given if isinstance(given, list) and given else [config.get("model_type")]
+    known = []
+    for name in ARCHS:
+        arch = ARCHS.get(name)()
+        if asked[0] in arch.names:
+            return arch
+        known.append(arch.names[0])
+    families = ", ".join(sorted(known))
+    raise UnsupportedModelError(
+        f"The model is of the family {asked[0]!r}, which is not supported.", f"Known: {families}."
+    )
+
+
+def build_module(source: ModelSource) -> Module:
+    """The Module of a checkpoint; refuses what the family does not implement, naming the config's field."""
+    arch = arch_for(source.config)
+    return arch.build(arch.config(source.config), source)
+
+
+def config_notes(config: Mapping[str, object]) -> tuple[str, ...]:
+    """What the user should know about the config although the model loads, as sentences."""
+    return arch_for(config).config(config).notes

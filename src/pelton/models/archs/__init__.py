@@ -1,0 +1,1 @@
+"""Model families, one file each; `pelton.models` is their registry."""

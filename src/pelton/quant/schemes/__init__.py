@@ -1,0 +1,1 @@
+"""Weight schemes, one file each; `pelton.quant` is their registry."""
