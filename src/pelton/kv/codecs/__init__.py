@@ -1,0 +1,1 @@
+"""KV codecs, one file each."""

@@ -1,0 +1,6 @@
+"""Scheduling: who computes how many tokens in the next step. Counts tokens and blocks; sees no token and no array."""
+
+from pelton.core.registry import Registry
+from pelton.schedule.order import Order
+
+ORDERS: Registry[type[Order]] = Registry("order", {"fcfs": "pelton.schedule.orders.fcfs:FirstComeFirstServed"})

@@ -1,0 +1,18 @@
+"""The interface of an order: who goes first, and who gives way when blocks run out. It decides nothing else."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pelton.schedule.tracked import Tracked
+
+
+class Order(Protocol):
+    """Ranks must differ between requests, so that the order is total and somebody is always first."""
+
+    def rank(self, request: Tracked, now: float) -> tuple[float, ...]:
+        """Smaller goes first. `now` in seconds of the engine's clock."""
+        ...
+
+    def victim(self, running: Sequence[Tracked]) -> int:
+        """Which of these (in rank order, never empty) loses its blocks: its place in the sequence."""
+        ...

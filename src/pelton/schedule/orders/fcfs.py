@@ -1,0 +1,15 @@
+"""First come, first served: by arrival, then by the order of being added. The last to come gives way first."""
+
+from collections.abc import Sequence
+
+from pelton.schedule.tracked import Tracked
+
+
+class FirstComeFirstServed:
+    """Nobody starves: whoever waits moves up with each request that ends."""
+
+    def rank(self, request: Tracked, now: float) -> tuple[float, ...]:
+        return (request.arrival, request.number)
+
+    def victim(self, running: Sequence[Tracked]) -> int:
+        return len(running) - 1
