@@ -1,0 +1,1 @@
+"""The pre-tokenizers that GGUF files name; pelton.tokenize.PRETOKENIZERS lists them."""

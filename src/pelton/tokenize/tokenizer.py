@@ -1,0 +1,170 @@
+"""Tokenizer: text <-> token ids, around one `tokenizers` object. It renders no chat template and streams nothing.
+
+Invariant: decode(ids) is the UTF-8 text of the joined token_bytes of ids, malformed bytes as U+FFFD.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+import tokenizers
+
+from pelton.checkpoint.special_tokens import SpecialTokens
+from pelton.core.errors import CheckpointError, RequestError
+from pelton.tokenize.gguf_vocab import cached_tokenizer_json, pretokenizer_of, source_key
+from pelton.tokenize.token_bytes import spelling_of
+
+_LARGEST_ID = 2**32 - 1  # of the library
+
+
+class Tokenizer:
+    """Text to ids and back for one vocabulary. Safe to use from several threads.
+
+    `bos_id`: the token that starts a text, or None. `add_bos`: whether encode_prompt puts it there. `vocab_size`: the
+    number of tokens, or more where ids of added tokens leave gaps; the model may have more rows of logits.
+    `strips_leading_space`: decode drops one space at the start of a whole text (SentencePiece's rule).
+    """
+
+    def __init__(self, inner: tokenizers.Tokenizer, *, bos_id: int | None = None, add_bos: bool | None = None) -> None:
+        inner.no_truncation()
+        inner.no_padding()
+        self._inner = inner
+        self._lock = Lock()
+        spelling = spelling_of(_state(inner.decoder))
+        self._to_bytes = spelling.to_bytes
+        self.strips_leading_space = spelling.strips_leading_space
+        added = inner.get_added_tokens_decoder()
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.vocab_size = max(inner.get_vocab_size(with_added_tokens=True), *(token_id + 1 for token_id in added), 0)
+        self._bytes: dict[int, bytes | None] = {}
+        self.bos_id = bos_id
+        self.add_bos = bos_id is not None and (self._starts_with(bos_id) if add_bos is None else add_bos)
+
+    def encode(self, text: str, *, special: bool = False, param: str = "prompt") -> list[int]:
+        """Token ids of `text`, nothing added. Only with `special` do spelled-out special tokens become their ids.
+
+        Raises RequestError (for `param`) if the text holds a lone surrogate, which no UTF-8 can carry.
+        """
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"{param} holds the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}.",
+                "Send well-formed Unicode text.",
+                param=param,
+            ) from error
+        with self._lock:
+            self._inner.encode_special_tokens = not special
+            ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def encode_prompt(self, text: str, *, special: bool = False, param: str = "prompt") -> list[int]:
+        """encode(), with BOS before it if the model wants one and the ids do not start with it already."""
+        ids = self.encode(text, special=special, param=param)
+        if self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            ids.insert(0, self.bos_id)
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """Text of `ids`, without special tokens if `skip_special`; RequestError for an id outside the vocabulary."""
+        skipped = self.special_ids if skip_special else frozenset()
+        text = b"".join([self.token_bytes(token_id) for token_id in ids if token_id not in skipped])
+        if self.strips_leading_space and text[:1] == b" ":
+            text = text[1:]
+        return text.decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes one token stands for, special or not; RequestError for an id outside the vocabulary."""
+        value = self.known_bytes(token_id)
+        if value is None:
+            raise RequestError(
+                f"Token id {token_id} is not in the vocabulary.",
+                f"It has {self.vocab_size} tokens, with ids from 0.",
+                param="token_ids",
+            )
+        return value
+
+    def known_bytes(self, token_id: int) -> bytes | None:
+        """token_bytes, or None for an id outside the vocabulary: a model may have more rows of logits than tokens."""
+        if token_id not in self._bytes:
+            written = self._inner.id_to_token(token_id) if 0 <= token_id <= _LARGEST_ID else None
+            if written is None:
+                return None
+            self._bytes[token_id] = self._to_bytes(written)
+        return self._bytes[token_id]
+
+    def token_text(self, token_id: int) -> str:
+        """The text of one token alone, special tokens shown; what is not whole UTF-8 appears as U+FFFD."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def id_of(self, text: str) -> int | None:
+        """Id of the token that is written exactly so in the vocabulary (such as "<|im_end|>"), or None."""
+        token_id: int | None = self._inner.token_to_id(text)
+        return token_id
+
+    def _starts_with(self, bos_id: int) -> bool:
+        """Whether the tokenizer's own post-processor puts `bos_id` before a text."""
+        return bool(self._inner.encode("", add_special_tokens=True).ids[:1] == [bos_id])
+
+
+class TokenizerSource(Protocol):
+    """What a tokenizer is built from; a Checkpoint is one."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def tokenizer_json(self) -> Path | None: ...
+
+    @property
+    def gguf_metadata(self) -> Mapping[str, object] | None: ...
+
+    @property
+    def special_tokens(self) -> SpecialTokens: ...
+
+
+def build_tokenizer(checkpoint: TokenizerSource) -> Tokenizer:
+    """The checkpoint's tokenizer: its tokenizer.json, or one made from GGUF metadata and cached.
+
+    Raises CheckpointError if there is none, or if it is damaged or of a kind that is not supported.
+    """
+    if checkpoint.tokenizer_json is not None:
+        return tokenizer_from_json(checkpoint.tokenizer_json, checkpoint.special_tokens)
+    if checkpoint.gguf_metadata is not None:
+        source = source_key(checkpoint.path)
+        return tokenizer_from_gguf(checkpoint.gguf_metadata, source, checkpoint.special_tokens)
+    raise CheckpointError(f"{checkpoint.path}: has no tokenizer.", "Put the model's tokenizer.json into its folder.")
+
+
+def tokenizer_from_json(path: Path, tokens: SpecialTokens) -> Tokenizer:
+    """From a tokenizer.json; where `tokens` does not say whether BOS is added, the file's post-processor does."""
+    inner = load_tokenizer_json(path)
+    named = inner.token_to_id(tokens.bos_token) if tokens.bos_token is not None else None
+    return Tokenizer(inner, bos_id=tokens.bos_id if named is None else named, add_bos=tokens.add_bos)
+
+
+def tokenizer_from_gguf(metadata: Mapping[str, object], source: str, tokens: SpecialTokens) -> Tokenizer:
+    """From the metadata of a GGUF; `source` identifies the file for the cache (see gguf_vocab.source_key)."""
+    path = cached_tokenizer_json(metadata, source)
+    try:
+        inner = load_tokenizer_json(path)
+    except CheckpointError:
+        # A damaged file in the cache must not outlive this start; a damaged vocabulary fails again, now for good.
+        inner = load_tokenizer_json(cached_tokenizer_json(metadata, source, rebuild=True))
+    add_bos = pretokenizer_of(metadata).add_bos if tokens.add_bos is None else tokens.add_bos
+    return Tokenizer(inner, bos_id=tokens.bos_id, add_bos=add_bos)
+
+
+def load_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
+    """The `tokenizers` object of a tokenizer.json; CheckpointError with the library's message if it is not usable."""
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more specific
+        raise CheckpointError(f"{path}: not a usable tokenizer.json ({error}).", "Fetch the file again.") from error
+
+
+def _state(component: object) -> object:
+    """A component of the pipeline as the section of tokenizer.json it was read from."""
+    return None if component is None else json.loads(component.__getstate__())  # type: ignore[arg-type]

@@ -1,0 +1,197 @@
+"""Tokenizers made from GGUF metadata: ids of independent goldens, the cache, and what is refused."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tests.tokenize.vocabularies import (
+    ARRAYS,
+    FIELD,
+    byte_level_metadata,
+    json_lines,
+    metadata_of,
+    no_tokens,
+    packed_tokenizer_json,
+    torture_rows,
+)
+
+from pelton.core.errors import CheckpointError
+from pelton.tokenize import PRETOKENIZERS, gguf_vocab
+from pelton.tokenize.gguf_vocab import cached_tokenizer_json, source_key, tokenizer_json
+from pelton.tokenize.tokenizer import Tokenizer, tokenizer_from_gguf
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PELTON_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "tokenizers"
+
+
+class SmallOnly(Mapping[str, object]):
+    """Metadata whose arrays may not be read."""
+
+    def __init__(self, values: dict[str, object]) -> None:
+        self._values = values
+
+    def __getitem__(self, key: str) -> object:
+        assert key not in ARRAYS, f"{key} was read although the cache has the tokenizer"
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def built(metadata: Mapping[str, object], pre: str) -> Tokenizer:
+    content = tokenizer_json(metadata, PRETOKENIZERS.get(pre))
+    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(content)))
+
+
+# ---------------------------------------------------------------------------------------------------
+# goldens
+
+
+def test_ids_of_the_default_model(data: Path, smollm2_tokenizer: Tokenizer) -> None:
+    rows = list(torture_rows(data, "gguf_goldens.jsonl", tokenizer="smollm2"))
+    wrong = [row["id"] for text, row in rows if smollm2_tokenizer.encode(text) != row["ids"]]
+    assert len(rows) > 1000
+    assert wrong == []
+    assert [text for text, row in rows if smollm2_tokenizer.decode(row["ids"], skip_special=False) != text] == []
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "pre", "goldens"), [("qwen3", "qwen2", "qwen3"), ("glm-4.5v", "llama-bpe", "glm-4.5v")]
+)
+def test_ids_of_other_vocabularies(data: Path, vocabulary: str, pre: str, goldens: str) -> None:
+    """Splits and options equal those of a real tokenizer.json: its ids on all torture strings, with special tokens."""
+    tokenizer = built(metadata_of(packed_tokenizer_json(data, vocabulary), pre), pre)
+    rows = list(torture_rows(data, "torture_goldens.jsonl", tokenizer=goldens))
+    assert len(rows) > 1000
+    assert [row["id"] for text, row in rows if tokenizer.encode(text, special=True) != row["ids"]] == []
+
+
+def test_ids_of_another_engine(data: Path) -> None:
+    tokenizer = built(metadata_of(packed_tokenizer_json(data, "qwen3"), "qwen2"), "qwen2")
+    rows = [row for row in json_lines(data / "tokenizer" / "llamacpp_vocab_cases.jsonl") if row["vocab"] == "qwen2"]
+    assert len(rows) > 40
+    assert [row["text"] for row in rows if tokenizer.encode(row["text"]) != row["ids"]] == []
+
+
+@pytest.mark.parametrize(("pre", "whole"), [("gpt-2", False), ("smollm", False), ("qwen2", False), ("llama-bpe", True)])
+def test_a_word_that_merges_cannot_reach(pre: str, whole: bool) -> None:
+    metadata = byte_level_metadata(pre)
+    metadata[FIELD + "tokens"] = (*metadata[FIELD + "tokens"], "xyz")  # type: ignore[misc]
+    metadata[FIELD + "token_type"] = (*metadata[FIELD + "token_type"], 1)  # type: ignore[misc]
+    assert (built(metadata, pre).encode("xyz") == [261]) == whole
+
+
+def test_the_four_ways_to_cut_differ() -> None:
+    text = "I'LL pay 12345 now\n\n  x"
+    pieces = {
+        name: [piece for piece, _ in pre_tokenizer(name).pre_tokenize_str(text)]
+        for name in ("gpt-2", "smollm", "qwen2")
+    }
+    pieces["llama-bpe"] = [piece for piece, _ in pre_tokenizer("llama-bpe").pre_tokenize_str(text)]
+    assert "Ġ12345" in pieces["gpt-2"]
+    assert pieces["smollm"][4:10] == ["Ġ", "1", "2", "3", "4", "5"]
+    assert "'LL" in pieces["qwen2"] and "12345" not in pieces["qwen2"] and "1" in pieces["qwen2"]
+    assert "123" in pieces["llama-bpe"] and "45" in pieces["llama-bpe"]
+    assert "".join(pieces["gpt-2"]) == "".join(pieces["llama-bpe"])
+
+
+def pre_tokenizer(name: str) -> tokenizers.pre_tokenizers.PreTokenizer:
+    return built(byte_level_metadata(name), name)._inner.pre_tokenizer
+
+
+# ---------------------------------------------------------------------------------------------------
+# cache
+
+
+def test_a_cache_hit_reads_no_array(cache: Path) -> None:
+    metadata = byte_level_metadata()
+    first = tokenizer_from_gguf(metadata, "file 1", no_tokens())
+    again = tokenizer_from_gguf(SmallOnly(metadata), "file 1", no_tokens())
+    assert again.encode("hello") == first.encode("hello")
+    assert len(list(cache.iterdir())) == 1
+    with pytest.raises(AssertionError, match="was read"):
+        tokenizer_from_gguf(SmallOnly(metadata), "file 2", no_tokens())
+
+
+def test_another_pretokenizer_is_another_file() -> None:
+    paths = {cached_tokenizer_json(byte_level_metadata(name), "same file") for name in PRETOKENIZERS.names()}
+    assert len(paths) == len(PRETOKENIZERS.names())
+
+
+def test_the_source_key_follows_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(b"one")
+    os.utime(path, ns=(1, 1))
+    first = source_key(path)
+    assert source_key(path) == first
+    os.utime(path, ns=(2, 2))
+    second = source_key(path)
+    path.write_bytes(b"three")
+    os.utime(path, ns=(2, 2))
+    assert len({first, second, source_key(path)}) == 3
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b"{}"])
+def test_a_damaged_cached_file_is_made_again(damage: bytes) -> None:
+    metadata = byte_level_metadata()
+    path = cached_tokenizer_json(metadata, "file")
+    whole = path.read_bytes()
+    path.write_bytes(damage)
+    assert tokenizer_from_gguf(metadata, "file", no_tokens()).decode([258]) == "he"
+    assert path.read_bytes() == whole
+
+
+def test_a_crash_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(source: object, target: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_vocab.os, "replace", crash)
+        with pytest.raises(KeyboardInterrupt):
+            cached_tokenizer_json(byte_level_metadata(), "file")
+    assert list(cache.iterdir()) == []
+
+
+# ---------------------------------------------------------------------------------------------------
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("pre", "no-such-cut", "'no-such-cut'.*Known: gpt-2, llama-bpe, qwen2, smollm"),
+        ("pre", None, "tokenizer.ggml.pre is None"),
+        ("model", "llama", "tokenizer.ggml.model is 'llama'"),
+        ("model", None, "tokenizer.ggml.model is None"),
+        ("tokens", None, "tokenizer.ggml.tokens is missing"),
+        ("tokens", (), "tokenizer.ggml.tokens is missing"),
+        ("tokens", (1, 2), "tokenizer.ggml.tokens is missing or not a list of text"),
+        ("token_type", (1, 1), "tokenizer.ggml.token_type does not have one entry"),
+        ("token_type", None, "tokenizer.ggml.token_type does not have one entry"),
+        ("merges", ("he",), "'he' is not a pair"),
+        ("merges", ("h zz",), "not a usable tokenizer.json"),
+    ],
+)
+def test_a_vocabulary_that_cannot_work_is_refused_by_name(field: str, value: object, message: str) -> None:
+    metadata = byte_level_metadata() | {FIELD + field: value}
+    with pytest.raises(CheckpointError, match=message):
+        tokenizer_from_gguf(metadata, "file", no_tokens())
+
+
+def test_tokens_written_alike_keep_their_ids() -> None:
+    metadata = byte_level_metadata()
+    metadata[FIELD + "tokens"] = (*metadata[FIELD + "tokens"], "he", "last")  # type: ignore[misc]
+    metadata[FIELD + "token_type"] = (*metadata[FIELD + "token_type"], 1, 1)  # type: ignore[misc]
+    tokenizer = tokenizer_from_gguf(metadata, "file", no_tokens())
+    assert tokenizer.encode("he") == [258]
+    assert tokenizer.known_bytes(261) is None
+    assert tokenizer.known_bytes(262) == b"last"
