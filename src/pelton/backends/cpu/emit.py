@@ -1,0 +1,147 @@
+"""Emits a Program for the native executable: weights packed, values placed, ops as plain records.
+
+Runs once, at load.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pelton.backends.cpu import _native
+from pelton.program.formats import FORMATS
+from pelton.program.module import Module
+from pelton.program.op import Op
+from pelton.program.ops.elementwise import ACTIVATIONS
+from pelton.program.passes.place import Placement, place
+from pelton.program.weights import VECTOR, Storage
+
+# File format -> packed format: (default arithmetic, exact arithmetic). Block formats keep their codes in both.
+PACKED = {
+    "F32": ("bf16", "f32"),
+    "F16": ("bf16", "f16"),
+    "BF16": ("bf16", "bf16"),
+    "Q4_0": ("q4", "q4"),
+    "Q4_1": ("q4m", "q4m"),
+    "Q8_0": ("q8", "q8"),
+}
+KINDS = (
+    "embed",
+    "rms_norm",
+    "linear",
+    "gated",
+    "add",
+    "rope_table",
+    "rope",
+    "kv_write",
+    "rope_kv",
+    "attend",
+    "head",
+)
+
+
+def refusal(op: Op) -> str | None:
+    """Why there is no native kernel for the op, or None."""
+    if op.kind not in KINDS:
+        return f"no native kernel for op {op.kind!r}"
+    if op.kind == "head" and (op.number("softcap") or op.number("scale", 1.0) != 1.0):
+        return "the native head has no soft-cap and no logit scale yet"
+    return None
+
+
+@dataclass(slots=True)
+class Emitter:
+    """Fills one native Executable from one entry of a module."""
+
+    native: _native.Executable
+    module: Module
+    entry: str
+    max_tokens: int
+    exact: bool
+    rounded: int = 0
+
+    def emit(self) -> None:
+        """Packs weights, adds states and ops, closes the executable. `rounded` then counts matrices rounded to bf16."""
+        entry = self.module.entries[self.entry]
+        placement = place(entry, self.max_tokens)
+        matrices, vectors = self._weights(entry.ops)
+        states = {name: self._state(name) for name in self.module.states}
+        for op in entry.ops:
+            self.native.add_op(self._record(op, placement, matrices, vectors, states))
+        self.native.finish(placement.size)
+
+    def _weights(self, ops: tuple[Op, ...]) -> tuple[dict[str, int], dict[str, int]]:
+        matrices: dict[str, int] = {}
+        vectors: dict[str, int] = {}
+        used = dict.fromkeys(name for op in ops for name in _weights_of(op))
+        for name in used:
+            view = self.module.weights[name]
+            storage = self.module.storages[view.storage]
+            if view.use == VECTOR:
+                vectors[name] = self.native.add_vector(_vector(storage))
+            elif view.storage not in matrices:
+                matrices[view.storage] = self._matrix(storage)
+        return {name: matrices[self.module.weights[name].storage] for name in used if name not in vectors}, vectors
+
+    def _matrix(self, storage: Storage) -> int:
+        target = PACKED[storage.format][self.exact]
+        self.rounded += storage.format in ("F32", "F16") and target == "bf16"
+        raw = np.frombuffer(storage.source.read(), np.uint8)
+        order = None if storage.row_order is None else np.array(storage.row_order, np.int32)
+        number = self.native.add_matrix(target, storage.format, raw, storage.rows, storage.cols, order)
+        del raw  # the mapping may only be let go once nobody looks at it
+        storage.source.release()
+        return number
+
+    def _state(self, name: str) -> int:
+        state = self.module.states[name]
+        spec = state.spec
+        return self.native.add_state(state.layers, spec.heads, spec.key_dim, spec.value_dim, spec.window or 0)
+
+    def _record(
+        self, op: Op, placement: Placement, matrices: dict[str, int], vectors: dict[str, int], states: dict[str, int]
+    ) -> dict[str, object]:
+        def slot(name: str) -> tuple[int, int]:
+            width = self.module.entries[self.entry].values[name].shape[1]
+            assert isinstance(width, int)
+            return placement.offsets[name], width
+
+        used = [name for name in op.weights if name in matrices]
+        gain = op.text("gain") or (op.weights[0] if op.kind == "rms_norm" else "")
+        biases = op.attrs.get("biases", ()) or ("",) * len(used)
+        assert isinstance(biases, tuple)
+        frequencies = op.attrs.get("inverse_frequencies", ())
+        activation = op.text("activation")
+        return {
+            "kind": op.kind,
+            "inputs": [slot(name) for name in op.inputs if name in placement.offsets],
+            "outputs": [slot(name) for name in op.outputs],
+            "matrices": [matrices[name] for name in used],
+            "biases": [vectors.get(str(name), -1) for name in biases or [""] * len(used)]
+            if op.kind == "linear"
+            else [],
+            "gain": vectors.get(gain, -1),
+            "eps": op.number("eps"),
+            "scale": op.number("scale", 1.0),
+            "softcap": op.number("softcap"),
+            "activation": ACTIVATIONS.index(activation) if activation else -1,
+            "residual": op.kind == "linear" and len(op.inputs) > 1,
+            "state": states[op.state] if op.state else -1,
+            "layer": op.integer("layer"),
+            "heads": op.integer("heads"),
+            "kv_heads": op.integer("kv_heads"),
+            "interleaved": bool(op.attrs.get("interleaved", False)),
+            "factor": op.number("factor", 1.0),
+            "frequencies": list(frequencies) if isinstance(frequencies, tuple) else [],
+        }
+
+
+def _weights_of(op: Op) -> list[str]:
+    biases = op.attrs.get("biases", ())
+    extra = [str(name) for name in biases] if isinstance(biases, tuple) else []
+    return [name for name in (*op.weights, op.text("gain"), *extra) if name]
+
+
+def _vector(storage: Storage) -> NDArray[np.float32]:
+    values = FORMATS[storage.format].decode(storage.source.read(), storage.rows, storage.cols).reshape(-1)
+    return values if storage.row_order is None else np.ascontiguousarray(values[list(storage.row_order)])

@@ -1,0 +1,124 @@
+"""CpuExecutable: one step as one native call with the GIL released; and block operations on the native KV pool."""
+
+import ml_dtypes
+import numpy as np
+
+from pelton.backends.backend import CompileOptions, Float32, StepInputs, StepOutputs
+from pelton.backends.cpu import _native
+from pelton.core.config import BLOCK_TOKENS
+from pelton.program.module import Module
+from pelton.program.states import State
+
+
+class CpuExecutable:
+    """See backends.backend.Executable. `rounded_matrices`: F16 and F32 matrices that were rounded to bf16 at load."""
+
+    def __init__(self, native: _native.Executable, module: Module, options: CompileOptions, rounded: int) -> None:
+        self._native = native
+        self._module = module
+        self._options = options
+        self.rounded_matrices = rounded
+
+    @property
+    def block_bytes(self) -> int:
+        return self._native.block_bytes
+
+    def allocate(self, blocks: int) -> None:
+        self._native.allocate(blocks)
+
+    def run(self, inputs: StepInputs) -> StepOutputs:
+        """Raises ValueError where the step is larger than what was compiled for."""
+        rows, tokens = len(inputs.logit_rows), len(inputs.tokens)
+        if tokens > self._options.max_tokens or rows > self._options.max_rows:
+            limits = f"{self._options.max_tokens} tokens and {self._options.max_rows} rows"
+            raise ValueError(f"a step of {tokens} tokens and {rows} logit rows, compiled for {limits}")
+        top = max(0, int(inputs.sampling["logprobs"].max())) if rows else 0
+        ints = np.zeros((3, rows), np.int32)
+        logprobs = np.zeros(rows, np.float32)
+        top_ids = np.empty((rows, top), np.int32)
+        top_logprobs = np.empty((rows, top), np.float32)
+        logits = np.empty((rows, self._module.vocab), np.float32) if inputs.want_logits else None
+        self._native.run(
+            inputs.tokens, inputs.positions, inputs.starts, inputs.counts, inputs.tables, inputs.table_offsets,
+            inputs.logit_rows, inputs.sampling.view(np.uint8), ints, logprobs, top_ids, top_logprobs, logits,
+        )  # fmt: skip
+        return StepOutputs(ints[0], logprobs, ints[1], ints[2], top_ids, top_logprobs, logits)
+
+    def blocks(self) -> "CpuBlockOps":
+        return CpuBlockOps(self._native, self._module, self._options.exact)
+
+    def counters(self) -> dict[str, int]:
+        return self._native.counters()
+
+    def close(self) -> None:
+        """Frees weights, KV and threads; the executable cannot be used afterwards."""
+        del self._native
+
+
+class CpuBlockOps:
+    """Block operations.
+
+    Within a block: group after group, layer after layer, head after head, K then V (native/kernels.h).
+    """
+
+    def __init__(self, native: _native.Executable, module: Module, exact: bool) -> None:
+        self._native = native
+        self._states = tuple(module.states.values())
+        self._exact = exact
+
+    def copy(self, source: int, target: int) -> None:
+        self._native.copy_block(source, target)
+
+    def scrub(self, block: int) -> None:
+        self._native.scrub_block(block)
+
+    def export_canonical(self, block: int, tokens: int) -> dict[str, Float32]:
+        """Per group fp32 [layers, 2, heads, tokens, dim]; key and value widths must be equal."""
+        parts = self._parts(self._native.read_block(block))
+        return {state.name: _unpack(state, raw, self._exact)[..., :tokens, :] for state, raw in parts}
+
+    def import_canonical(self, block: int, data: dict[str, Float32]) -> None:
+        """Writes what export_canonical gave; tokens behind its end become zero."""
+        self._native.write_block(block, b"".join(_pack(state, data[state.name], self._exact) for state in self._states))
+
+    def _parts(self, raw: bytes) -> list[tuple[State, bytes]]:
+        parts, start = [], 0
+        for state in self._states:
+            size = BLOCK_TOKENS * state.layers * state.spec.token_bytes(4 if self._exact else 2)
+            parts.append((state, raw[start : start + size]))
+            start += size
+        return parts
+
+
+def _unpack(state: State, raw: bytes, exact: bool) -> Float32:
+    """A group's bytes -> [layers, 2, heads, 32, dim]."""
+    heads, dim = state.spec.heads, state.spec.key_dim
+    kind: type = np.float32 if exact else ml_dtypes.bfloat16
+    both = np.frombuffer(raw, kind).astype(np.float32).reshape(state.layers, heads, 2, BLOCK_TOKENS * dim)
+    keys, values = both[:, :, 0], both[:, :, 1]
+    if exact:
+        keys = keys.reshape(state.layers, heads, dim, BLOCK_TOKENS).swapaxes(2, 3)
+        values = values.reshape(state.layers, heads, BLOCK_TOKENS, dim)
+    else:
+        pairs = keys.reshape(state.layers, heads, dim // 2, BLOCK_TOKENS, 2)
+        keys = pairs.transpose(0, 1, 3, 2, 4).reshape(state.layers, heads, BLOCK_TOKENS, dim)
+        pairs = values.reshape(state.layers, heads, BLOCK_TOKENS // 2, dim, 2)
+        values = pairs.swapaxes(3, 4).reshape(state.layers, heads, BLOCK_TOKENS, dim)
+    return np.ascontiguousarray(np.stack([keys, values], axis=1))
+
+
+def _pack(state: State, data: Float32, exact: bool) -> bytes:
+    """The inverse of _unpack."""
+    layers, _, heads, tokens, dim = data.shape
+    full = np.zeros((layers, 2, heads, BLOCK_TOKENS, dim), np.float32)
+    full[..., :tokens, :] = data
+    keys, values = full[:, 0], full[:, 1]
+    if exact:
+        packed = [keys.swapaxes(2, 3), values]
+    else:
+        packed = [
+            keys.reshape(layers, heads, BLOCK_TOKENS, dim // 2, 2).transpose(0, 1, 3, 2, 4),
+            values.reshape(layers, heads, BLOCK_TOKENS // 2, 2, dim).swapaxes(3, 4),
+        ]
+    both = np.stack([part.reshape(layers, heads, -1) for part in packed], axis=2)
+    return both.astype(np.float32 if exact else ml_dtypes.bfloat16).tobytes()

@@ -1,0 +1,95 @@
+"""What this process may use: cores (affinity mask and cgroup quota), memory, instruction sets.
+
+Reads, changes nothing.
+"""
+
+import math
+import os
+from pathlib import Path
+
+from pelton.backends.backend import Machine
+from pelton.backends.cpu import _native
+from pelton.core.environment import variable
+from pelton.core.errors import SettingError
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def allowed_cores() -> list[int]:
+    """Cores of the affinity mask, at most as many as the cgroup's quota pays for (at least one)."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    quota = _cpu_quota()
+    return cores[: max(1, math.ceil(quota))] if quota else cores
+
+
+def worker_cores(threads: int) -> list[int]:
+    """The core of each worker, -1 where a worker is not pinned. `threads` 0: PELTON_THREADS, or all allowed cores."""
+    if not threads:
+        given = variable("PELTON_THREADS")
+        if given and not (given.isdigit() and int(given) > 0):
+            raise SettingError(f"PELTON_THREADS={given!r} is not a number of threads.", "Use 1 or more, or unset it.")
+        threads = int(given or 0)
+    cores = allowed_cores()
+    if not threads or threads == len(cores):
+        return cores
+    # Fewer workers than cores: the kernel finds the idle ones. More: pinning would make them queue on the same cores.
+    return [-1] * threads
+
+
+def choose_isa() -> tuple[str, tuple[str, ...]]:
+    """(instruction set, notes): the best one, or the one PELTON_ISA forces; notes say what was passed over and why."""
+    available = _native.instruction_sets()
+    forced = variable("PELTON_ISA")
+    if not forced:
+        return available[0], ()
+    if forced not in available:
+        raise SettingError(f"PELTON_ISA={forced!r} cannot run here.", f"Available: {', '.join(available)}.")
+    note = f"PELTON_ISA forces {forced}; the best available is {available[0]}"
+    return forced, (note,) if forced != available[0] else ()
+
+
+def free_memory() -> int:
+    """Bytes this process can still take: the machine's available memory or the cgroup's rest, whichever is less."""
+    available = _meminfo_available()
+    limit = _number(_CGROUP / "memory.max")
+    if limit is None:
+        return available
+    return max(0, min(available, int(limit) - int(_number(_CGROUP / "memory.current") or 0)))
+
+
+def machine(threads: int) -> Machine:
+    """The machine as this backend sees it."""
+    isa, notes = choose_isa()
+    workers = len(worker_cores(threads))
+    allowed = len(allowed_cores())
+    if workers > allowed:
+        notes = (*notes, f"{workers} threads on {allowed} allowed cores: they will get in each other's way")
+    return Machine("cpu", isa, workers, free_memory(), notes)
+
+
+def _cpu_quota() -> float | None:
+    """Cores' worth of time a cgroup (v2 or v1) grants, None without a limit."""
+    try:
+        limit, period = (_CGROUP / "cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        limit_v1 = _number(_CGROUP / "cpu/cpu.cfs_quota_us")
+        period_v1 = _number(_CGROUP / "cpu/cpu.cfs_period_us")
+        return limit_v1 / period_v1 if limit_v1 and period_v1 and limit_v1 > 0 else None
+
+
+def _meminfo_available() -> int:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _number(path: Path) -> float | None:
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return None

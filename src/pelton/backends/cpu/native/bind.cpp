@@ -1,0 +1,222 @@
+// The Python face of the executable. Arrays are checked here; nothing behind this file checks them again.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <optional>
+#include <stdexcept>
+
+#include "exec.h"
+#include "pack.h"
+
+namespace nb = nanobind;
+using namespace pelton;
+
+namespace {
+
+template <class T>
+using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+using Ints = Array<const int32_t>;
+using Bytes = Array<const uint8_t>;
+
+const Kernels& kernels_of(const std::string& isa) {
+#if defined(__x86_64__)
+    if (isa == "avx512") return kernels_avx512();
+    if (isa == "avx2") return kernels_avx2();
+#endif
+    if (isa == "portable") return kernels_portable();
+    throw std::invalid_argument("unknown instruction set " + isa);
+}
+
+// Instruction sets this processor and this build have, best first.
+std::vector<std::string> instruction_sets() {
+    std::vector<std::string> names;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        names.push_back("avx512");
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) names.push_back("avx2");
+#endif
+    names.push_back("portable");
+    return names;
+}
+
+Format format_of(const std::string& name) {
+    for (int i = 0; i <= static_cast<int>(Format::q4m); ++i)
+        if (name == format_name(static_cast<Format>(i))) return static_cast<Format>(i);
+    throw std::invalid_argument("unknown packed format " + name);
+}
+
+Kind kind_of(const std::string& name) {
+    for (size_t i = 0; i < KIND_NAMES.size(); ++i)
+        if (name == KIND_NAMES[i]) return static_cast<Kind>(i);
+    throw std::invalid_argument("unknown op kind " + name);
+}
+
+std::vector<Slot> slots(const std::vector<std::pair<size_t, int>>& pairs) {
+    std::vector<Slot> out;
+    for (auto [offset, width] : pairs) out.push_back({offset, width});
+    return out;
+}
+
+std::vector<std::pair<size_t, int>> pairs_of(nb::handle list) {
+    std::vector<std::pair<size_t, int>> out;
+    for (nb::handle item : list) out.emplace_back(nb::cast<size_t>(item[0]), nb::cast<int>(item[1]));
+    return out;
+}
+
+// An op from a dict of plain values; see pelton/backends/cpu/emit.py, which writes every key.
+OpRecord op_from(nb::dict d, const std::vector<const float*>& vectors) {
+    auto vector = [&](nb::handle id) { return nb::cast<int>(id) < 0 ? nullptr : vectors.at(nb::cast<size_t>(id)); };
+    OpRecord op;
+    op.kind = kind_of(nb::cast<std::string>(d["kind"]));
+    op.inputs = slots(pairs_of(d["inputs"]));
+    op.outputs = slots(pairs_of(d["outputs"]));
+    op.matrices = nb::cast<std::vector<int>>(d["matrices"]);
+    for (nb::handle id : d["biases"]) op.biases.push_back(vector(id));
+    op.gain = vector(d["gain"]);
+    op.eps = nb::cast<float>(d["eps"]);
+    op.scale = nb::cast<float>(d["scale"]);
+    op.softcap = nb::cast<float>(d["softcap"]);
+    op.activation = nb::cast<int>(d["activation"]);
+    op.residual = nb::cast<bool>(d["residual"]);
+    op.state = nb::cast<int>(d["state"]);
+    op.layer = nb::cast<int>(d["layer"]);
+    op.heads = nb::cast<int>(d["heads"]);
+    op.kv_heads = nb::cast<int>(d["kv_heads"]);
+    op.interleaved = nb::cast<bool>(d["interleaved"]);
+    op.factor = nb::cast<double>(d["factor"]);
+    op.frequencies = nb::cast<std::vector<double>>(d["frequencies"]);
+    return op;
+}
+
+// Executable plus what only building needs.
+struct Bound {
+    Executable executable;
+    std::vector<const float*> vectors;
+
+    Bound(const std::string& isa, const std::vector<int>& cores, int max_tokens, int max_rows, int vocab, bool exact)
+        : executable(kernels_of(isa), cores, max_tokens, max_rows, vocab, exact) {}
+};
+
+void need(bool good, const char* what) {
+    if (!good) throw std::invalid_argument(what);
+}
+
+// A step that would read or write outside of its memory must never reach the kernels.
+void check(const Step& step, const Executable& executable, size_t table_size) {
+    need(step.table_offsets[0] == 0 && step.table_offsets[step.num_sequences] == static_cast<int>(table_size), "table_offsets");
+    int64_t tokens = 0;
+    for (int s = 0; s < step.num_sequences; ++s) {
+        int64_t blocks = step.table_offsets[s + 1] - step.table_offsets[s], end = int64_t{step.starts[s]} + step.counts[s];
+        need(step.counts[s] > 0 && step.starts[s] >= 0, "counts and starts must be positive");
+        need(blocks >= 0 && blocks * BLOCK >= end, "a table is shorter than its sequence");
+        tokens += step.counts[s];
+    }
+    need(tokens == step.num_tokens, "counts do not add up to the tokens");
+    for (size_t i = 0; i < table_size; ++i)
+        need(step.tables[i] >= 0 && step.tables[i] < executable.blocks(), "a block outside of the pool");
+    for (int t = 0; t < step.num_tokens; ++t)
+        need(step.tokens[t] >= 0 && step.tokens[t] < executable.vocab(), "a token outside of the vocabulary");
+    for (int r = 0; r < step.num_rows; ++r)
+        need(step.logit_rows[r] >= 0 && step.logit_rows[r] < step.num_tokens, "a logit row outside of the step");
+}
+
+void run(Bound& bound, Ints tokens, Ints positions, Ints starts, Ints counts, Ints tables, Ints offsets, Ints logit_rows, Bytes sampling,
+         Array<int32_t> out_ints, Array<float> out_logprobs, Array<int32_t> top_ids, Array<float> top_logprobs,
+         std::optional<Array<float>> logits) {
+    size_t rows = logit_rows.size();
+    need(positions.size() == tokens.size(), "positions");
+    need(starts.size() == counts.size() && offsets.size() == starts.size() + 1, "starts, counts or table_offsets");
+    need(sampling.size() == rows * sizeof(Sampling), "sampling");
+    need(out_ints.size() == 3 * rows && out_logprobs.size() == rows && top_ids.size() == top_logprobs.size(), "outputs");
+    Step step{};
+    step.tokens = tokens.data();
+    step.positions = positions.data();
+    step.starts = starts.data();
+    step.counts = counts.data();
+    step.tables = tables.data();
+    step.table_offsets = offsets.data();
+    step.logit_rows = logit_rows.data();
+    step.sampling = reinterpret_cast<const Sampling*>(sampling.data());
+    step.num_tokens = static_cast<int>(tokens.size());
+    step.num_sequences = static_cast<int>(starts.size());
+    step.num_rows = static_cast<int>(rows);
+    step.out_tokens = out_ints.data();
+    step.out_ranks = out_ints.data() + rows;
+    step.out_faults = out_ints.data() + 2 * rows;
+    step.out_logprobs = out_logprobs.data();
+    step.top = rows ? static_cast<int>(top_ids.size() / rows) : 0;
+    step.top_ids = top_ids.data();
+    step.top_logprobs = top_logprobs.data();
+    step.logits = logits ? logits->data() : nullptr;
+    check(step, bound.executable, tables.size());
+    nb::gil_scoped_release release;
+    bound.executable.run(step);
+}
+
+nb::dict counters(const Bound& bound) {
+    Tally total = bound.executable.total();
+    nb::dict out;
+    out["steps"] = bound.executable.steps();
+    out["weight_bytes"] = total.weight_bytes;
+    for (size_t i = 0; i < KIND_NAMES.size(); ++i) {
+        out[nb::str((std::string("flops:") + KIND_NAMES[i]).c_str())] = total.kinds[i].flops;
+        out[nb::str((std::string("read:") + KIND_NAMES[i]).c_str())] = total.kinds[i].read;
+        out[nb::str((std::string("written:") + KIND_NAMES[i]).c_str())] = total.kinds[i].written;
+    }
+    return out;
+}
+
+uint8_t* block_at(Bound& bound, int id) {
+    if (id < 0 || id >= bound.executable.blocks()) throw std::out_of_range("block");
+    return bound.executable.block(id);
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.doc() = "Native executable of the CPU backend.";
+    m.attr("SAMPLING_BYTES") = sizeof(Sampling);
+    m.def("instruction_sets", &instruction_sets, "Instruction sets of this processor and build, best first.");
+    nb::class_<Bound>(m, "Executable")
+        .def(nb::init<const std::string&, const std::vector<int>&, int, int, int, bool>(), nb::arg("isa"), nb::arg("cores"),
+             nb::arg("max_tokens"), nb::arg("max_rows"), nb::arg("vocab"), nb::arg("exact"))
+        .def("add_matrix",
+             [](Bound& b, const std::string& to, const std::string& from, Bytes raw, int rows, int cols, std::optional<Ints> order) {
+                 need(!order || order->size() == static_cast<size_t>(rows), "row_order");
+                 nb::gil_scoped_release release;
+                 return b.executable.add_matrix(format_of(to), from, raw.data(), rows, cols, order ? order->data() : nullptr);
+             }, nb::arg("to"), nb::arg("source"), nb::arg("raw"), nb::arg("rows"), nb::arg("cols"), nb::arg("order").none())
+        .def("add_vector", [](Bound& b, Array<const float> values) {
+            b.vectors.push_back(b.executable.add_vector(values.data(), values.size()));
+            return b.vectors.size() - 1;
+        })
+        .def("add_state", [](Bound& b, int layers, int heads, int key_dim, int value_dim, int window) {
+            return b.executable.add_state(layers, heads, key_dim, value_dim, window);
+        })
+        .def("add_op", [](Bound& b, nb::dict op) { b.executable.add_op(op_from(op, b.vectors)); })
+        .def("finish", [](Bound& b, size_t arena_floats) { b.executable.finish(arena_floats); })
+        .def("allocate", [](Bound& b, int blocks) { b.executable.allocate(blocks); })
+        .def("run", &run, nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("counts"), nb::arg("tables"), nb::arg("offsets"),
+             nb::arg("logit_rows"), nb::arg("sampling"), nb::arg("out_ints"), nb::arg("out_logprobs"), nb::arg("top_ids"),
+             nb::arg("top_logprobs"), nb::arg("logits").none())
+        .def("counters", &counters)
+        .def("copy_block", [](Bound& b, int from, int to) { std::memcpy(block_at(b, to), block_at(b, from), b.executable.block_bytes()); })
+        .def("scrub_block", [](Bound& b, int id) { std::memset(block_at(b, id), 0, b.executable.block_bytes()); })
+        .def("read_block", [](Bound& b, int id) {
+            return nb::bytes(reinterpret_cast<const char*>(block_at(b, id)), b.executable.block_bytes());
+        })
+        .def("write_block", [](Bound& b, int id, nb::bytes data) {
+            need(data.size() == b.executable.block_bytes(), "block size");
+            std::memcpy(block_at(b, id), data.c_str(), data.size());
+        })
+        .def_prop_ro("block_bytes", [](const Bound& b) { return b.executable.block_bytes(); })
+        .def_prop_ro("threads", [](const Bound& b) { return b.executable.threads(); })
+        .def_prop_ro("weight_bytes", [](const Bound& b) { return b.executable.weight_bytes(); })
+        .def_prop_ro("arena_bytes", [](const Bound& b) { return b.executable.arena_bytes(); });
+}

@@ -1,0 +1,190 @@
+// Building an executable and planning one step's attention; the step itself is in step.cpp.
+#include "exec.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "pack.h"
+#include "step.h"
+
+namespace pelton {
+
+namespace {
+
+constexpr int SPLIT_ROWS = 4;  // query rows up to which chunks of one sequence are worth spreading over threads
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Executable::Executable(const Kernels& kernels, const std::vector<int>& cores, int max_tokens, int max_rows, int vocab, bool exact)
+    : kernels_(kernels), pool_(cores), max_tokens_(max_tokens), max_rows_(max_rows), vocab_(vocab), exact_(exact) {
+    tallies_.resize(cores.size());
+    places_.resize(static_cast<size_t>(max_tokens));
+}
+
+namespace {
+struct PackJob {
+    Format to;
+    const char* from;
+    const uint8_t* raw;
+    int rows, cols, panels;
+    const int32_t* row_order;
+    uint8_t* out;
+    std::atomic<int> next{0};
+};
+
+void pack_worker(void* context, int) {
+    auto& job = *static_cast<PackJob*>(context);
+    constexpr int GROUP = 8;
+    for (int first = job.next.fetch_add(GROUP); first < job.panels; first = job.next.fetch_add(GROUP))
+        pack_panels(job.to, job.from, job.raw, job.rows, job.cols, job.row_order, first, std::min(first + GROUP, job.panels), job.out);
+}
+}  // namespace
+
+int Executable::add_matrix(Format to, const std::string& from, const uint8_t* raw, int rows, int cols, const int32_t* row_order) {
+    Memory memory(packed_bytes(to, rows, cols));
+    PackJob job{to, from.c_str(), raw, rows, cols, ceil_div(rows, PANEL), row_order, memory.data(), {}};
+    if (rows > 0) pack_panels(to, job.from, raw, rows, cols, row_order, 0, 0, memory.data());  // refuses here, not in a worker
+    pool_.run(pack_worker, &job);
+    Matrix matrix{to, rows, cols, ceil_div(cols, BLOCK), job.panels, 0, memory.data()};
+    matrix.panel_bytes = static_cast<size_t>(matrix.blocks) * pelton::block_bytes(to);
+    weight_bytes_ += memory.size();
+    packed_.push_back(std::move(memory));
+    matrices_.push_back(matrix);
+    return static_cast<int>(matrices_.size()) - 1;
+}
+
+const float* Executable::add_vector(const float* values, size_t n) {
+    Memory memory((n + PANEL) * sizeof(float));  // zeros behind, so that whole lanes may be read
+    std::memcpy(memory.data(), values, n * sizeof(float));
+    weight_bytes_ += n * sizeof(float);
+    vectors_.push_back(std::move(memory));
+    return vectors_.back().floats();
+}
+
+int Executable::add_state(int layers, int heads, int key_dim, int value_dim, int window) {
+    StateRecord state{layers, heads, key_dim, value_dim, window, block_bytes_, 0};
+    state.head_bytes = static_cast<size_t>(BLOCK) * static_cast<size_t>(key_dim + value_dim) * (exact_ ? 4 : 2);
+    block_bytes_ += state.head_bytes * static_cast<size_t>(heads * layers);
+    states_.push_back(state);
+    return static_cast<int>(states_.size()) - 1;
+}
+
+void Executable::add_op(OpRecord op) { ops_.push_back(std::move(op)); }
+
+void Executable::finish(size_t arena_floats) {
+    size_t prepared = 0, sums = 0, state_floats = 0, key_floats = 0;
+    num_counters_ = 4 * (static_cast<size_t>(ceil_div(max_rows_, 32)) + 1);
+    for (const auto& op : ops_) {
+        num_counters_ += 3;
+        if (op.kind == Kind::linear || op.kind == Kind::head) {
+            size_t rows = static_cast<size_t>(op.kind == Kind::head ? std::max(32, max_tokens_) : max_tokens_);
+            prepared = std::max(prepared, rows * static_cast<size_t>(padded(op.inputs[0].width)));
+            sums = std::max(sums, rows * static_cast<size_t>(ceil_div(op.inputs[0].width, BLOCK)));
+        }
+        if (op.kind == Kind::attend) {
+            const auto& state = states_[static_cast<size_t>(op.state)];
+            size_t group = static_cast<size_t>(op.heads / state.heads);
+            state_floats = std::max(state_floats, 2 * ATTEND_ROWS * group * partial_floats(state.value_dim));
+        }
+        if (op.kind == Kind::rope_kv) key_floats = std::max(key_floats, static_cast<size_t>(op.inputs[1].width));
+    }
+    size_t strips = 2 * static_cast<size_t>(std::max(max_tokens_, 32)) * PANEL;
+    size_t scratch = std::max({strips * 4, state_floats * 4, key_floats * 4, choose_scratch_bytes(vocab_)}) + 64;
+    arena_ = Memory(arena_floats * sizeof(float));
+    prepared_ = Memory(prepared * sizeof(float));
+    sums_ = Memory(sums * sizeof(float));
+    logits_ = Memory(static_cast<size_t>(32) * static_cast<size_t>(ceil_div(vocab_, PANEL) * PANEL) * sizeof(float));
+    stats_.resize(static_cast<size_t>(32 * ceil_div(vocab_, VOCAB_CHUNK)));
+    for (int i = 0; i < pool_.threads(); ++i) scratch_.emplace_back(scratch);
+    attention_.resize(states_.size());
+    counters_ = std::make_unique<std::atomic<int>[]>(num_counters_);
+}
+
+void Executable::allocate(int blocks) {
+    blocks_ = blocks;
+    kv_ = Memory(static_cast<size_t>(blocks) * block_bytes_);
+    size_t chunks = static_cast<size_t>(ceil_div(blocks * BLOCK, CHUNK)) + 1, floats = 0;
+    for (const auto& op : ops_) {
+        if (op.kind != Kind::attend) continue;
+        const auto& state = states_[static_cast<size_t>(op.state)];
+        floats = std::max(floats, static_cast<size_t>(SPLIT_ROWS * op.heads / state.heads) * partial_floats(state.value_dim));
+    }
+    partials_ = Memory(floats * chunks * 4 * static_cast<size_t>(pool_.threads()) * sizeof(float));
+}
+
+void Executable::plan_state(const Step& step, size_t index) {
+    const auto& state = states_[index];
+    auto& work = attention_[index];
+    work.items.clear();
+    work.merges.clear();
+    std::vector<AttendItem>& items = work.items;
+    int token = 0;
+    for (int s = 0; s < step.num_sequences; ++s) {
+        for (int done = 0; done < step.counts[s]; done += ATTEND_ROWS) {
+            int rows = std::min<int>(ATTEND_ROWS, step.counts[s] - done), first = step.starts[s] + done;
+            for (int head = 0; head < state.heads; ++head) items.push_back({s, token + done, rows, first, head, -1, 0, 0});
+        }
+        token += step.counts[s];
+    }
+    if (items.size() >= static_cast<size_t>(4 * pool_.threads()) || pool_.threads() == 1) return;
+    // Few items: spread the chunks of short row groups over the threads. The merge order, and so every bit, stays the same.
+    std::vector<AttendItem> whole;
+    whole.swap(items);
+    int group = 1;
+    for (const auto& op : ops_)
+        if (op.kind == Kind::attend && op.state == static_cast<int>(index)) group = op.heads / state.heads;
+    size_t offset = 0;
+    for (auto item : whole) {
+        int lowest = state.window ? std::max(0, item.first_index - state.window + 1) : 0;
+        int first = lowest / CHUNK, last = (item.first_index + item.rows - 1) / CHUNK;
+        if (item.rows > SPLIT_ROWS || first == last) {
+            items.push_back(item);
+            continue;
+        }
+        size_t size = static_cast<size_t>(item.rows * group) * partial_floats(state.value_dim);
+        item.chunk = first;
+        item.chunks = last - first + 1;
+        item.partial = offset;
+        work.merges.push_back(item);
+        for (int chunk = first; chunk <= last; ++chunk, offset += size) {
+            item.chunk = chunk;
+            item.partial = offset;
+            items.push_back(item);
+        }
+    }
+}
+
+void Executable::run(const Step& step) {
+    for (size_t i = 0; i < num_counters_; ++i) counters_[i].store(0, std::memory_order_relaxed);
+    for (size_t i = 0; i < states_.size(); ++i) plan_state(step, i);
+    for (int s = 0, token = 0; s < step.num_sequences; ++s)
+        for (int i = step.starts[s]; i < step.starts[s] + step.counts[s]; ++i)
+            places_[static_cast<size_t>(token++)] = {step.tables[step.table_offsets[s] + i / BLOCK], i % BLOCK};
+    struct Context {
+        Executable& executable;
+        const Step& step;
+    } context{*this, step};
+    pool_.run([](void* p, int id) {
+        auto& c = *static_cast<Context*>(p);
+        Worker{c.executable, c.step, id, c.executable.tallies_[static_cast<size_t>(id)]}.run();
+    }, &context);
+    ++steps_;
+}
+
+Tally Executable::total() const {
+    Tally sum;
+    for (const auto& tally : tallies_) {
+        sum.weight_bytes += tally.weight_bytes;
+        for (size_t i = 0; i < sum.kinds.size(); ++i) {
+            sum.kinds[i].flops += tally.kinds[i].flops;
+            sum.kinds[i].read += tally.kinds[i].read;
+            sum.kinds[i].written += tally.kinds[i].written;
+        }
+    }
+    return sum;
+}
+
+}  // namespace pelton

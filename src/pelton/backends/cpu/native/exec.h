@@ -1,0 +1,134 @@
+// The executable: a compiled Program on the CPU. Built once by the add_* calls, then one `run` per step.
+// It owns packed weights, the arena of activations, the KV pool and the worker threads; it allocates nothing in a step.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "memory.h"
+#include "pool.h"
+
+namespace pelton {
+
+enum class Kind : int { embed, rms_norm, linear, gated, add, rope_table, rope, kv_write, rope_kv, attend, head, count };
+
+constexpr std::array<const char*, static_cast<size_t>(Kind::count)> KIND_NAMES = {
+    "embed", "rms_norm", "linear", "gated", "add", "rope_table", "rope", "kv_write", "rope_kv", "attend", "head"};
+
+// A value: its place in the arena (in floats, for the largest step) and its width (floats per token).
+struct Slot {
+    size_t offset = 0;
+    int width = 0;
+};
+
+struct OpRecord {
+    Kind kind{};
+    std::vector<Slot> inputs, outputs;
+    std::vector<int> matrices;         // places in `matrices`
+    std::vector<const float*> biases;  // per matrix, null: none
+    const float* gain = nullptr;
+    float eps = 0, scale = 1, softcap = 0;
+    int activation = -1;
+    int state = -1, layer = 0, heads = 0, kv_heads = 0;
+    bool interleaved = false, residual = false;
+    double factor = 1;
+    std::vector<double> frequencies;
+};
+
+struct StateRecord {
+    int layers, heads, key_dim, value_dim, window;
+    size_t offset = 0;  // of the group's first layer within a block
+    size_t head_bytes = 0;
+};
+
+// One step's arguments; arrays belong to the caller (see StepInputs and StepOutputs in backends/backend.py).
+struct Step {
+    const int32_t *tokens, *positions, *starts, *counts, *tables, *table_offsets, *logit_rows;
+    const Sampling* sampling;
+    int num_tokens, num_sequences, num_rows;
+    int32_t *out_tokens, *out_ranks, *out_faults, *top_ids;
+    float *out_logprobs, *top_logprobs;
+    int top;         // entries per row in top_ids and top_logprobs
+    float* logits;   // [rows][vocab] or null
+};
+
+// Work done, counted where kernels are called with the sizes they are given.
+struct Work {
+    uint64_t flops = 0, read = 0, written = 0;
+};
+struct alignas(64) Tally {
+    std::array<Work, static_cast<size_t>(Kind::count)> kinds{};
+    uint64_t weight_bytes = 0;
+};
+
+// Where a token's K and V go.
+struct Place {
+    int32_t block, slot;
+};
+
+// Some query rows of one sequence for one KV head; chunk -1: all chunks in a row.
+struct AttendItem {
+    int sequence, token, rows, first_index, kv_head, chunk, chunks;
+    size_t partial;
+};
+struct AttendWork {
+    std::vector<AttendItem> items, merges;
+};
+
+class Executable {
+   public:
+    Executable(const Kernels& kernels, const std::vector<int>& cores, int max_tokens, int max_rows, int vocab, bool exact);
+
+    int add_matrix(Format to, const std::string& from, const uint8_t* raw, int rows, int cols, const int32_t* row_order);
+    const float* add_vector(const float* values, size_t n);
+    int add_state(int layers, int heads, int key_dim, int value_dim, int window);
+    void add_op(OpRecord op);
+    void finish(size_t arena_floats);
+    void allocate(int blocks);
+
+    void run(const Step& step);
+
+    size_t block_bytes() const { return block_bytes_; }
+    uint8_t* block(int id) { return kv_.data() + static_cast<size_t>(id) * block_bytes_; }
+    int blocks() const { return blocks_; }
+    int vocab() const { return vocab_; }
+    int threads() const { return pool_.threads(); }
+    size_t weight_bytes() const { return weight_bytes_; }
+    size_t arena_bytes() const { return arena_.size(); }
+    uint64_t steps() const { return steps_; }
+    Tally total() const;
+
+   private:
+    friend struct Worker;
+    void plan_state(const Step& step, size_t state);
+
+    const Kernels& kernels_;
+    Pool pool_;
+    int max_tokens_, max_rows_, vocab_;
+    bool exact_;
+    std::vector<Matrix> matrices_;
+    std::vector<Memory> packed_;
+    std::vector<Memory> vectors_;
+    std::vector<StateRecord> states_;
+    std::vector<OpRecord> ops_;
+    size_t block_bytes_ = 0, weight_bytes_ = 0;
+    int blocks_ = 0;
+    uint64_t steps_ = 0;
+
+    Memory arena_, prepared_, sums_, kv_, logits_, partials_;
+    std::vector<Memory> scratch_;  // per worker
+    std::vector<ChunkStats> stats_;
+    std::vector<AttendWork> attention_;  // per state, for the step
+    std::vector<Place> places_;          // of the step's tokens
+    std::unique_ptr<std::atomic<int>[]> counters_;
+    size_t num_counters_ = 0;
+    std::vector<Tally> tallies_;
+};
+
+}  // namespace pelton

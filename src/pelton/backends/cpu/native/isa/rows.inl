@@ -1,0 +1,260 @@
+// Work on one row: gathering and preparing it, norms, activations, rotary positions, writing keys and values.
+// What it is not: work on several rows; a row knows nothing of the others. Full vectors and tails do the same
+// arithmetic, and every sum over a row is an order-1 sum.
+
+// ---- the embedding gather ----
+
+// One stored element; k: its place in the K-block, lane: its output in the panel. For q formats scale * code (+
+// minimum) with a rounding after each operation, as program/formats.py decodes.
+template <Format F>
+inline float element(const uint8_t* block, int k, int lane) {
+    if constexpr (F == Format::f32) {
+        float x;
+        std::memcpy(&x, block + (k * PANEL + lane) * 4, 4);
+        return x;
+    } else if constexpr (F == Format::bf16) {
+        return from_bf16(halves(block)[(k / 2 * PANEL + lane) * 2 + k % 2]);
+    } else if constexpr (F == Format::f16) {
+        return from_f16(halves(block)[k * PANEL + lane]);
+    } else {
+        const float scale = from_f16(halves(block)[lane]);
+        if constexpr (F == Format::q8)
+            return scale * static_cast<float>(static_cast<int8_t>(block[(k + 2) * PANEL + lane]));
+        constexpr bool has_minimum = F == Format::q4m;
+        uint32_t word;
+        std::memcpy(&word, block + (has_minimum ? 4 : 2) * PANEL + (k / 8 * PANEL + lane) * 4, 4);
+        const int code = static_cast<int>((word >> (k % 8 * 4)) & 15u);
+        if constexpr (!has_minimum)
+            return scale * static_cast<float>(code - 8);
+        return scale * static_cast<float>(code) + from_f16(halves(block)[PANEL + lane]);
+    }
+}
+
+template <Format F>
+inline void gather(const Matrix& m, int row, float scale, float* out) {
+    const uint8_t* block = m.data + static_cast<size_t>(row / PANEL) * m.panel_bytes;
+    for (int first = 0; first < m.cols; first += BLOCK, block += bytes_of_block(F)) {
+        const int count = m.cols - first < BLOCK ? m.cols - first : BLOCK;
+        for (int k = 0; k < count; ++k)
+            out[first + k] = element<F>(block, k, row % PANEL) * scale;
+    }
+}
+
+static void gather_row(const Matrix& m, int row, float scale, float* out) {
+    switch (m.format) {
+    case Format::f32:
+        return gather<Format::f32>(m, row, scale, out);
+    case Format::bf16:
+        return gather<Format::bf16>(m, row, scale, out);
+    case Format::f16:
+        return gather<Format::f16>(m, row, scale, out);
+    case Format::q8:
+        return gather<Format::q8>(m, row, scale, out);
+    case Format::q4:
+        return gather<Format::q4>(m, row, scale, out);
+    case Format::q4m:
+        return gather<Format::q4m>(m, row, scale, out);
+    }
+}
+
+// ---- norms and preparation ----
+
+// Order-1 sum of squares of one block of up to 32 numbers. What is missing counts as zero and changes no chain.
+inline float block_of_squares(const float* x, int count) {
+    float even = 0.0f, odd = 0.0f;
+    int k = 0;
+    for (; k + 2 <= count; k += 2) {
+        even = std::fma(x[k], x[k], even);
+        odd = std::fma(x[k + 1], x[k + 1], odd);
+    }
+    if (k < count)
+        even = std::fma(x[k], x[k], even);
+    return even + odd;
+}
+
+// 1 / sqrt(mean of squares + eps).
+inline float inverse_rms(const float* x, float eps, int n) {
+    float sum = 0.0f;
+    for (int first = 0; first < n; first += BLOCK) {
+        const int left = n - first;
+        sum += block_of_squares(x + first, left < BLOCK ? left : BLOCK);
+    }
+    return 1.0f / std::sqrt(sum / static_cast<float>(n) + eps);
+}
+
+// Order-1 sum of a whole block: fma(x, 1, chain) is a plain sum.
+inline float block_sum(const float* x) {
+    float even = 0.0f, odd = 0.0f;
+    for (int k = 0; k < BLOCK; k += 2) {
+        even += x[k];
+        odd += x[k + 1];
+    }
+    return even + odd;
+}
+
+static void prepare(const float* x, const float* gain, float eps, int n, bool round, float* out, float* sums) {
+    const V inverse = set1(gain ? inverse_rms(x, eps, n) : 1.0f);
+    const int width = padded(n);
+    for (int i = 0; i < width; i += LANES) {
+        const int left = n - i;
+        V y = left > 0 ? load_part(x + i, left) : zero();
+        if (gain)
+            y = mul(mul(y, inverse), left > 0 ? load_part(gain + i, left) : zero());
+        if (round)
+            y = round_bf16(y);
+        if (left < LANES)
+            y = where_lanes(0, left, y, zero()); // 0 * infinity must not reach the padding
+        store(out + i, y);
+    }
+    if (sums)
+        for (int b = 0; b < width / BLOCK; ++b)
+            sums[b] = block_sum(out + b * BLOCK);
+}
+
+static void rms_norm(const float* x, const float* gain, float eps, int n, float* out) {
+    const V inverse = set1(inverse_rms(x, eps, n));
+    for (int i = 0; i < n; i += LANES)
+        store_part(out + i, mul(mul(load_part(x + i, n - i), inverse), load_part(gain + i, n - i)), n - i);
+}
+
+// ---- element-wise ----
+
+// out[i] = f(a[i], b[i]), n elements of any number.
+template <class F>
+inline void each_pair(const float* a, const float* b, size_t n, float* out, F f) {
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        store(out + i, f(load(a + i), load(b + i)));
+    const int left = static_cast<int>(n - i);
+    if (left)
+        store_part(out + i, f(load_part(a + i, left), load_part(b + i, left)), left);
+}
+
+static void add_rows(const float* x, const float* residual, size_t n, float* out) {
+    each_pair(residual, x, n, out, [](V r, V a) { return add(r, a); });
+}
+
+// g / (1 + e^-g).
+inline V silu(V g) {
+    return div(g, add(set1(1.0f), exp(sub(zero(), g))));
+}
+
+// 0.5 g (1 + tanh u), u = sqrt(2 / pi) (g + 0.044715 g^3), in the equal form g / (1 + e^(-2u)), which loses no digits
+// where tanh comes close to -1.
+inline V gelu_tanh(V g) {
+    V cubic = mul(mul(mul(g, g), g), set1(0.044715f));
+    return div(g, add(set1(1.0f), exp(mul(add(g, cubic), set1(-1.59576912f)))));
+}
+
+static void gated(const float* gate, const float* up, size_t n, int activation, float* out) {
+    if (activation == 0)
+        each_pair(gate, up, n, out, [](V g, V u) { return mul(silu(g), u); });
+    else
+        each_pair(gate, up, n, out, [](V g, V u) { return mul(gelu_tanh(g), u); });
+}
+
+// ---- rotary positions ----
+
+// sin and cos in fp64, error below 1e-15 for |x| up to 2^22: x = q * pi/2 + r in three parts of pi/2, Taylor series in
+// r
+// (|r| <= pi/4, first term left out below 1e-18). Scalar code with fma only: the same bits on every ISA.
+inline void sine_cosine(double x, double& sine, double& cosine) {
+    constexpr double magic = 0x1.8p52, two_over_pi = 0x1.45f306dc9c883p-1;
+    constexpr double part[3] = {0x1.921fb54442d18p+0, 0x1.1a62633145c07p-54, -0x1.f1976b7ed8fbcp-110};
+    constexpr double sines[8] = {1.0 / 355687428096000, -1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800,
+                                 1.0 / 362880,          -1.0 / 5040,          1.0 / 120,        -1.0 / 6};
+    constexpr double cosines[9] = {-1.0 / 6402373705728000,
+                                   1.0 / 20922789888000,
+                                   -1.0 / 87178291200,
+                                   1.0 / 479001600,
+                                   -1.0 / 3628800,
+                                   1.0 / 40320,
+                                   -1.0 / 720,
+                                   1.0 / 24,
+                                   -0.5};
+    const double shifted = std::fma(x, two_over_pi, magic), q = shifted - magic;
+    double r = std::fma(-q, part[0], x);
+    r = std::fma(-q, part[1], r);
+    r = std::fma(-q, part[2], r);
+    const double square = r * r;
+    double s = sines[0], c = cosines[0];
+    for (int i = 1; i < 8; ++i)
+        s = std::fma(s, square, sines[i]);
+    for (int i = 1; i < 9; ++i)
+        c = std::fma(c, square, cosines[i]);
+    s = std::fma(s * square, r, r);
+    c = std::fma(c, square, 1.0);
+    uint64_t bits;
+    std::memcpy(&bits, &shifted, 8); // q modulo 4 in the lowest bits
+    const bool swapped = bits & 1u;
+    sine = swapped ? c : s;
+    cosine = swapped ? s : c;
+    if (bits & 2u)
+        sine = -sine;
+    if ((bits + 1) & 2u)
+        cosine = -cosine;
+}
+
+static void rope_angles(int32_t position, const double* frequency, int n, double factor, float* out) {
+    for (int i = 0; i < n; ++i) {
+        double sine, cosine;
+        sine_cosine(static_cast<double>(position) * frequency[i], sine, cosine);
+        out[i] = static_cast<float>(cosine * factor);
+        out[n + i] = static_cast<float>(sine * factor);
+    }
+}
+
+// A pair (x1, x2) turns to (x1 cos - x2 sin, x2 cos + x1 sin): two products and their sum, each rounded, no fma, as the
+// plain formula of the reference has it.
+inline void rotate_halves(const float* x, const float* cos_sin, int n, float* out) {
+    for (int j = 0; j < n; j += LANES) {
+        const int left = n - j;
+        const V a = load_part(x + j, left), b = load_part(x + n + j, left);
+        const V c = load_part(cos_sin + j, left), s = load_part(cos_sin + n + j, left);
+        store_part(out + j, sub(mul(a, c), mul(b, s)), left);
+        store_part(out + n + j, add(mul(b, c), mul(a, s)), left);
+    }
+}
+
+inline void rotate_neighbours(const float* x, const float* cos_sin, int n, float* out) {
+    for (int j = 0; j < n; ++j) {
+        const float a = x[2 * j], b = x[2 * j + 1], c = cos_sin[j], s = cos_sin[n + j];
+        out[2 * j] = a * c - b * s;
+        out[2 * j + 1] = b * c + a * s;
+    }
+}
+
+static void rope(const float* x, const float* cos_sin, int n, int heads, int dim, bool interleaved, float* out) {
+    for (int h = 0; h < heads; ++h, x += dim, out += dim) {
+        if (interleaved)
+            rotate_neighbours(x, cos_sin, n, out);
+        else
+            rotate_halves(x, cos_sin, n, out);
+        if (out != x && dim > 2 * n)
+            std::memcpy(out + 2 * n, x + 2 * n, static_cast<size_t>(dim - 2 * n) * sizeof(float));
+    }
+}
+
+// ---- keys and values ----
+
+static void kv_write(const KVView& kv, int32_t block, int place, int head, const float* k, const float* v) {
+    uint8_t* layer = kv.pool + static_cast<size_t>(block) * kv.block_bytes + kv.layer_offset;
+    uint8_t* keys = layer + static_cast<size_t>(head) * kv.head_bytes;
+    uint8_t* values = keys + static_cast<size_t>(BLOCK) * static_cast<size_t>(kv.key_dim) * (kv.bf16 ? 2 : 4);
+    if (!kv.bf16) {
+        float* column = reinterpret_cast<float*>(keys) + place;
+        for (int d = 0; d < kv.key_dim; ++d)
+            column[d * BLOCK] = k[d];
+        std::memcpy(values + static_cast<size_t>(place) * static_cast<size_t>(kv.value_dim) * 4, v,
+                    static_cast<size_t>(kv.value_dim) * 4);
+        return;
+    }
+    uint16_t* column = reinterpret_cast<uint16_t*>(keys) + place * 2;
+    for (int d = 0; d < kv.key_dim; d += 2) {
+        column[d * BLOCK] = to_bf16(k[d]);
+        column[d * BLOCK + 1] = to_bf16(k[d + 1]);
+    }
+    uint16_t* row = reinterpret_cast<uint16_t*>(values) + place / 2 * kv.value_dim * 2 + place % 2;
+    for (int d = 0; d < kv.value_dim; ++d)
+        row[2 * d] = to_bf16(v[d]);
+}

@@ -1,0 +1,180 @@
+// The contract between the executable (exec.cpp) and the kernels: packed layouts, argument records and one table of
+// functions per ISA. All kernels give the same bits on every ISA and for every grouping of rows (docs/numerics.md, order 1).
+// A kernel works on the piece it is given, allocates nothing, and knows neither threads nor models.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pelton {
+
+constexpr int PANEL = 16;         // output columns of a weight panel = lanes
+constexpr int BLOCK = 32;         // K elements of one order-1 block; tokens of a KV block
+constexpr int TILE = 64;          // indices of an attention tile
+constexpr int CHUNK = 8 * TILE;   // indices of an attention chunk
+constexpr int VOCAB_CHUNK = 4096; // logits of one partial logsumexp
+
+// ---- weights -------------------------------------------------------------------------------------------------------
+// A matrix [rows = outputs, cols = K] is packed in panels of 16 outputs; a panel is `blocks` = ceil(cols / 32) K-blocks,
+// zero-padded in both directions; K ascends. Per K-block of one panel:
+//   f32   [32 k][16] float                               2048 bytes
+//   bf16  [16 pairs][16][2] bf16                         1024 bytes   (k even, k odd together: the AMX layout)
+//   f16   [32 k][16] half                                1024 bytes
+//   q8    [16] half scale, [32 k][16] int8                544 bytes   w = scale * code
+//   q4    [16] half scale, [4][16] uint32                 288 bytes   w = scale * (code - 8); nibble i of word g is k = 8 g + i
+//   q4m   [16] half scale, [16] half min, [4][16] uint32  320 bytes   w = scale * code + min
+enum class Format : int { f32 = 0, bf16 = 1, f16 = 2, q8 = 3, q4 = 4, q4m = 5 };
+
+struct Matrix {
+    Format format;
+    int rows, cols;
+    int blocks;          // ceil(cols / 32)
+    int panels;          // ceil(rows / 16)
+    size_t panel_bytes;  // blocks * bytes per block
+    const uint8_t* data; // 64-byte aligned
+    bool uses_sums() const { return format == Format::q4m; }
+};
+
+// Columns of prepared rows: cols rounded up to a whole block.
+inline int padded(int cols) { return (cols + BLOCK - 1) / BLOCK * BLOCK; }
+
+// One prepared row: x[padded(cols)] fp32 (already rounded to bf16 in bf16 mode), zeros behind cols; and, where a format
+// has minima, sums[blocks] = order-1 sum of each block of x.
+struct MatmulArgs {
+    const Matrix* matrix;
+    int panel;             // which panel
+    const float* x;        // [rows][x_stride]
+    size_t x_stride;       // floats
+    const float* sums;     // [rows][sums_stride] or null
+    size_t sums_stride;
+    int rows;
+    float* out;            // [rows][out_stride], the panel's 16 columns at out[0..16) (all 16 are written)
+    size_t out_stride;
+};
+
+// ---- attention -----------------------------------------------------------------------------------------------------
+// A KV block of 32 tokens, in one layer, per KV head: K then V (the block's base pointer plus an offset for layer and head).
+//   bf16: K [key_dim / 2][32 tokens][2],  V [32 tokens / 2][value_dim][2]
+//   fp32: K [key_dim][32 tokens],         V [32 tokens][value_dim]
+// key_dim and value_dim are multiples of 2; any value from 2 to 512 works.
+struct KVView {
+    uint8_t* pool;            // block b starts at pool + b * block_bytes
+    size_t block_bytes;
+    size_t layer_offset;      // of this layer within a block
+    size_t head_bytes;        // 32 * (key_dim + value_dim) * element size; K of head h at h * head_bytes, V behind its K
+    int key_dim, value_dim;
+    bool bf16;
+};
+
+struct AttendArgs {
+    KVView kv;
+    const int32_t* table;     // the sequence's blocks
+    const float* q;           // [rows][q_stride]: all query heads of the rows, as rope left them (not rounded)
+    size_t q_stride;
+    int rows;                 // query rows of one sequence, at consecutive indices
+    int first_index;          // index of the first of them
+    int kv_head, group;       // query heads kv_head * group .. + group - 1 read this KV head
+    int window;               // 0: none
+    float scale, softcap;     // softcap 0: none
+};
+
+// State of an online softmax for one (row, query head): m, l, then value_dim sums. Row-major [rows][group][2 + value_dim].
+inline size_t partial_floats(int value_dim) { return 2 + static_cast<size_t>(value_dim); }
+
+// ---- the choice of a token -----------------------------------------------------------------------------------------
+struct ChunkStats {           // of VOCAB_CHUNK logits
+    float max;                // largest
+    int argmax;               // lowest index that holds it
+    float sum;                // sum of exp(x - max), order pinned in docs/numerics.md
+    int bad;                  // 1 if a NaN or +infinity occurred, or every logit is -infinity
+};
+
+// One row's sampling record: mirrors SAMPLING in backends/backend.py byte for byte.
+struct Sampling {
+    uint64_t seed;
+    float temperature;        // below 1e-5: greedy
+    float top_p;              // 1: off
+    float min_p;              // 0: off
+    int32_t top_k;            // 0 or less: off
+    uint32_t place;           // output index of the token to draw
+    uint32_t child;           // which of n answers
+    int32_t logprobs;         // how many top log-probabilities are wanted; -1: none at all
+    int32_t flags;            // reserved
+};
+
+struct Choice {
+    int32_t token;
+    float logprob;            // of the token, from the raw logits
+    int32_t rank;             // 1 + how many logits are larger
+    int32_t fault;            // 1: NaN or infinity among the logits
+};
+
+// ---- the table of one ISA ------------------------------------------------------------------------------------------
+struct Kernels {
+    const char* name;
+
+    // out[r][c] = order-1 product of row r with the panel's output c, in the codes form for q formats.
+    void (*matmul)(const MatmulArgs&);
+
+    // Row of a matrix as fp32: out[cols] = w * scale (the embedding gather; also reads tied heads).
+    void (*gather_row)(const Matrix&, int row, float scale, float* out);
+
+    // Prepares one row for matmul: optional RMS norm (gain null: none), optional rounding to bf16, zero padding, block sums.
+    // n = cols. sums may be null. Norm: y = (x * (1 / sqrt(mean + eps))) * gain, mean = order-1 sum of squares / n.
+    void (*prepare)(const float* x, const float* gain, float eps, int n, bool round, float* out, float* sums);
+
+    // The norm alone, n values, no padding.
+    void (*rms_norm)(const float* x, const float* gain, float eps, int n, float* out);
+
+    void (*add)(const float* x, const float* residual, size_t n, float* out);                        // residual + x
+    void (*gated)(const float* gate, const float* up, size_t n, int activation, float* out);         // 0 silu, 1 gelu_tanh
+
+    // cos and sin of position * frequency[i] in fp64 by our own code, times factor, rounded to fp32: out[0..n) and out[n..2n).
+    void (*rope_angles)(int32_t position, const double* frequency, int n, double factor, float* out);
+
+    // Rotates `heads` heads of `dim` numbers each; the first 2n of a head turn, the rest pass through. out may equal x.
+    void (*rope)(const float* x, const float* cos_sin, int n, int heads, int dim, bool interleaved, float* out);
+
+    // One token's k and v of one KV head into its place (slot within the block). k[key_dim], v[value_dim] fp32.
+    void (*kv_write)(const KVView&, int32_t block, int place, int head, const float* k, const float* v);
+
+    // Partial state of one chunk (indices [chunk * 512, + 512)) for all rows and the head group, from m = -inf.
+    void (*attend_chunk)(const AttendArgs&, int chunk, float* partial);
+    // Merges the state of a later chunk into that of the earlier ones: into[count][2 + value_dim].
+    void (*attend_merge)(float* into, const float* later, int count, int value_dim);
+    // out[count][...] = sums / l, written at out + i * out_stride.
+    void (*attend_finish)(const float* state, int value_dim, float* out);
+
+    ChunkStats (*vocab_stats)(const float* logits, int first, int count);  // argmax counts from the row's start
+    // Draws from a whole row of logits, given its chunks' stats. top_ids/top_logprobs hold sampling.logprobs entries
+    // (highest first, ties by lower id). scratch: choose_scratch_bytes(vocab), private to the call.
+    Choice (*choose)(const float* logits, int vocab, const ChunkStats*, const Sampling&, int32_t* top_ids, float* top_logprobs,
+                     void* scratch);
+};
+
+// Scratch of `choose`, aligned to 8 bytes; see `Scaled` in isa/choose.inl for what lies in it.
+inline size_t choose_scratch_bytes(int vocab) {
+    constexpr size_t group = 64;
+    const size_t groups = (static_cast<size_t>(vocab) + group - 1) / group;
+    return groups * group * (sizeof(int64_t) + 2 * sizeof(float)) + groups * sizeof(float);
+}
+
+const Kernels& kernels_portable();
+#if defined(__x86_64__)
+const Kernels& kernels_avx2();
+const Kernels& kernels_avx512();
+#endif
+
+// Floating-point control of one thread: denormals count as zero and are flushed; the former state returns at the end.
+class FlushDenormals {
+   public:
+    FlushDenormals();
+    ~FlushDenormals();
+    FlushDenormals(const FlushDenormals&) = delete;
+    FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+   private:
+    uint64_t saved_;
+};
+
+}  // namespace pelton

@@ -1,0 +1,1 @@
+"""Station 8, the command line: `pelton COMMAND`. commands/ holds one file each; nothing below imports this."""

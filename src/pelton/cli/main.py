@@ -1,0 +1,100 @@
+"""The `pelton` command: finds the subcommand, turns errors into one line and an exit code. It does no work of its own.
+
+Exit codes: 0 done, 1 an error, 2 a command that cannot be understood, 130 stopped by Ctrl-C.
+Invariant: a command's module is imported only when that command runs, so that `pelton --help` costs nothing.
+"""
+
+import io
+import sys
+from difflib import get_close_matches
+from importlib import import_module
+
+import click
+
+import pelton
+from pelton.cli.options import wants_debug
+from pelton.cli.terminal import INTERRUPTED, say
+from pelton.core.errors import PeltonError
+
+# name -> (module:command, one line of help)
+COMMANDS = {
+    "chat": ("pelton.cli.commands.chat:chat", "Talk to a model."),
+    "complete": ("pelton.cli.commands.complete:complete", "Continue a text."),
+    "pull": ("pelton.cli.commands.pull:pull_model", "Fetch a model into the cache."),
+    "program": ("pelton.cli.commands.program:program", "Show what a model computes in a step, and what it costs."),
+    "collect-env": ("pelton.cli.commands.collect_env:collect_env", "Show versions and the machine, for reports."),
+}
+
+
+class Failed(click.ClickException):
+    """A PeltonError on its way to the user: one line, exit code 1."""
+
+    def __init__(self, error: PeltonError) -> None:
+        super().__init__(str(error))
+
+    def show(self, file: object = None) -> None:
+        say(f"error: {self.message}")
+
+
+class Commands(click.Group):
+    """The group of all commands; knows their names and help lines without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command), cmd_name
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = get_close_matches(name, COMMANDS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(COMMANDS)}."
+            ctx.fail(f"There is no command {name!r}. {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except PeltonError as error:
+            if wants_debug(ctx):
+                raise
+            raise Failed(error) from error
+        except KeyboardInterrupt:
+            if wants_debug(ctx):
+                raise
+            say("")
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.version_option(pelton.__version__, prog_name="pelton")
+def cli() -> None:
+    """Pelton runs language models: lossless, fast, explainable.
+
+    `pelton COMMAND --help` tells all about one command.
+    """
+
+
+def main() -> None:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A model may say what this terminal's encoding lacks; that must not end the program.
+            stream.reconfigure(errors="replace" if stream is sys.stdout else "backslashreplace")
+    cli(prog_name="pelton")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Flags that several commands share: the model, sampling, the engine's settings. It parses; it starts nothing.
+
+Names and meanings are those of SamplingParams and of the config sections, so that the command line, Python and the
+documentation say the same. Invariant: a flag that is not given leaves the setting to its own default.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from pelton.checkpoint.sources import DEFAULT_MODEL, PYPI, SHORT_NAMES
+from pelton.core.config import DTYPES, BackendSection, CacheSection, ModelSection, ScheduleSection
+from pelton.core.params import MAX_LOGPROBS
+
+F = TypeVar("F", bound=Callable[..., object])
+Flags = Mapping[str, object]
+
+_DEBUG = "pelton.debug"
+_PATH_LIKE = re.compile(r"(/|\./|\.\./|~/)\S*|\S+\.(gguf|safetensors)")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Bytes from 1048576, 512M or 1.5GiB (units of 1024)."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no number of bytes; write it like 1048576, 512M or 1.5G.")
+    return int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " "))
+
+
+ENGINE_SECTIONS = (ModelSection, CacheSection, ScheduleSection, BackendSection)
+# What a flag needs beyond its field; fields that are not here have no flag.
+ENGINE_HELP = {
+    "tokenizer": "Another model whose tokenizer is used instead.",
+    "dtype": "Arithmetic: auto and bfloat16 are the same; float32 is exact and slower.",
+    "max_model_len": "Longest prompt and answer together, in tokens [the model's own].",
+    "chat_template": "File with a chat template (Jinja) to use instead of the model's.",
+    "kv_cache_memory_bytes": "Memory for keys and values, such as 512M [what the requests can need].",
+    "num_blocks": "The same as a number of blocks.",
+    "max_num_seqs": "Requests computed at once [1 here].",
+    "max_num_batched_tokens": "Tokens computed in one step.",
+    "long_prefill_token_threshold": "Longest piece of a prompt in one step; 0: what fits.",
+    "scheduling_policy": "Order of the requests.",
+    "backend": "What executes the model.",
+    "threads": "Worker threads; 0: one for each allowed core.",
+}
+_ENGINE_TYPES: Mapping[str, object] = {
+    "dtype": click.Choice(DTYPES),
+    "kv_cache_memory_bytes": parse_size,
+    "chat_template": click.Path(exists=True, dir_okay=False),
+}
+
+# flag, field of SamplingParams, type, help
+SAMPLING_FLAGS: Sequence[tuple[str, str, object, str]] = (
+    ("--temperature", "temperature", float, "0: always the most likely token; higher: more variety."),
+    ("--top-p", "top_p", float, "Draw from the likeliest tokens that together have this probability."),
+    ("--top-k", "top_k", int, "Draw from this many of the likeliest tokens; 0 or -1: all."),
+    ("--min-p", "min_p", float, "Drop tokens below this share of the likeliest one's probability."),
+    ("--seed", "seed", int, "Makes the draws repeatable [a fresh one for each answer]."),
+    ("--stop", "stop", str, "End the answer before this text; may be given several times."),
+    ("--stop-token-id", "stop_token_ids", int, "End the answer at this token; may be given several times."),
+    ("--logprobs", "logprobs", click.IntRange(0, MAX_LOGPROBS), "Show log-probabilities, with this many alternatives."),
+)
+_REPEATED = ("stop", "stop_token_ids")
+
+
+def _stack(function: F, decorators: list[Callable[[F], F]]) -> F:
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def _engine_fields() -> list["Field[object]"]:
+    return [field for section in ENGINE_SECTIONS for field in fields(section) if field.name in ENGINE_HELP]
+
+
+def engine_options(command: F) -> F:
+    """A flag for each setting in ENGINE_HELP, named like its field, plus --verbose."""
+    decorators: list[Callable[[F], F]] = []
+    for field in _engine_fields():
+        kind = _ENGINE_TYPES.get(field.name) or (int if field.type in (int, int | None) else str)
+        text = ENGINE_HELP[field.name]
+        if isinstance(field.default, (int, str)) and "[" not in text:
+            text = f"{text} [{field.default}]"
+        metavar = "SIZE" if kind is parse_size else None
+        flag = "--" + field.name.replace("_", "-")
+        decorators.append(click.option(flag, field.name, type=kind, metavar=metavar, help=text))
+    decorators.append(
+        click.option("--verbose", "-v", is_flag=True, help="Tell what the engine set up, and how long it took.")
+    )
+    return _stack(command, decorators)
+
+
+def sampling_options(command: F) -> F:
+    """The flags of SamplingParams, except for --max-tokens, whose default differs between commands."""
+    decorators: list[Callable[[F], F]] = []
+    for flag, name, kind, text in SAMPLING_FLAGS:
+        decorators.append(click.option(flag, name, type=kind, multiple=name in _REPEATED, help=text))
+    decorators.append(click.option("--ignore-eos", is_flag=True, help="Go on past the model's end token."))
+    return _stack(command, decorators)
+
+
+def model_options(command: F) -> F:
+    """MODEL as an argument or as --model; `choose_model` joins them."""
+    text = f"Short name ({', '.join(SHORT_NAMES)}), {PYPI}NAME, a folder or a .gguf file [{DEFAULT_MODEL}]."
+    return _stack(
+        command, [click.argument("model", required=False), click.option("--model", "-m", "model_flag", help=text)]
+    )
+
+
+def debug_option(command: F) -> F:
+    """--debug: errors with their traceback."""
+
+    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        ctx.meta[_DEBUG] = value
+
+    decorator: Callable[[F], F] = click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=remember,
+        help="Show errors with a traceback.",
+    )
+    return decorator(command)
+
+
+def wants_debug(ctx: click.Context) -> bool:
+    """Whether the running command was given --debug."""
+    return bool(ctx.meta.get(_DEBUG))
+
+
+def choose_model(argument: str | None, flag: str | None) -> str:
+    """The model asked for, or the default one; a usage error if two different ones are."""
+    if argument and flag and argument != flag:
+        raise click.UsageError(f"Two models are given: {argument!r} and --model {flag!r}. Give one of them.")
+    return argument or flag or DEFAULT_MODEL
+
+
+def looks_like_model(text: str) -> bool:
+    """Whether a lone argument means a model: a short name, pypi:NAME, something that exists, or a path in form."""
+    if text in SHORT_NAMES or text.startswith(PYPI) or _PATH_LIKE.fullmatch(text):
+        return True
+    try:
+        return bool(text.strip()) and Path(text).exists()
+    except (OSError, ValueError):  # too long for a file's name, or with a NUL
+        return False
+
+
+def engine_settings(flags: Flags) -> dict[str, object]:
+    """The engine flags that were given, by the names LLM takes."""
+    return {field.name: flags[field.name] for field in _engine_fields() if flags.get(field.name) is not None}
+
+
+def sampling_settings(flags: Flags) -> dict[str, object]:
+    """The sampling flags that were given, by the names SamplingParams takes."""
+    given = {name: flags[name] for _, name, _, _ in SAMPLING_FLAGS if flags.get(name) not in (None, ())}
+    if flags.get("ignore_eos"):
+        given["ignore_eos"] = True
+    return given

@@ -1,0 +1,99 @@
+"""Engine: open requests, and steps that move them. It speaks token ids only; text is the business of `outputs`.
+
+Invariant: a request is known here, to the scheduler and to the runner from `add_request` until its RequestFinished.
+"""
+
+from pelton.core.clock import Clock
+from pelton.core.counters import Counters
+from pelton.core.events import Event, RequestFinished, RequestPreempted, TokensGenerated
+from pelton.core.request import Request
+from pelton.engine.open_request import OpenRequest
+from pelton.engine.step import run_step
+from pelton.runner.runner import Runner
+from pelton.schedule.scheduler import Scheduler
+
+
+class Engine:
+    """Not thread-safe: one caller adds, steps and aborts. `max_len`: tokens a request may have with its answer."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Clock, counters: Counters) -> None:
+        self.scheduler = scheduler
+        self.counters = counters
+        self.clock = clock
+        self._runner = runner
+        self._open: dict[str, OpenRequest] = {}
+        self._untold: list[Event] = []
+
+    @property
+    def max_len(self) -> int:
+        return self.scheduler.max_len
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has something to compute or to tell."""
+        return bool(self._open or self._untold)
+
+    def add_request(self, request: Request) -> None:
+        """A request joins; RequestError or CapacityError (nothing changed) where it can never run."""
+        prompt = len(request.prompt_token_ids)
+        self.scheduler.add(
+            request.request_id, prompt, request.max_tokens, priority=request.priority, arrival=request.arrival
+        )
+        self._runner.add(request)
+        self._open[request.request_id] = OpenRequest(request)
+
+    def step(self) -> list[Event]:
+        """Computes one step and tells what happened since the last one.
+
+        If the step itself breaks, its exception is raised, and the next step tells all open requests' failure: what a
+        broken step left half done cannot be told.
+        """
+        events, self._untold = self._untold, []
+        try:
+            events += run_step(self.scheduler, self._runner, self._open, self.clock.now())
+        except BaseException as error:
+            self._untold = events
+            self._fail_all(f"The step broke: {type(error).__name__}: {error}")
+            raise
+        for event in events:
+            self._count(event)
+            if isinstance(event, RequestFinished):
+                self._open.pop(event.request_id, None)
+        return events
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request, in whatever state, and frees what it holds at once; one that is not open is let be."""
+        if request_id in self._open:
+            self._end(RequestFinished(request_id, "abort"))
+
+    def abort_all(self) -> None:
+        """Ends every open request."""
+        for request_id in list(self._open):
+            self.abort(request_id)
+
+    def check(self) -> None:
+        """Asserts that requests, rows and blocks add up."""
+        self.scheduler.check()
+        known = self.scheduler.num_running + self.scheduler.num_waiting
+        assert known == len(self._open), f"the scheduler knows {known} requests, the engine {len(self._open)}"
+
+    def _fail_all(self, error: str) -> None:
+        for request_id in list(self._open):
+            self._end(RequestFinished(request_id, "error", error=error))
+
+    def _end(self, event: RequestFinished) -> None:
+        del self._open[event.request_id]
+        self.scheduler.finish(event.request_id)
+        self._runner.forget(event.request_id)
+        self._untold.append(event)
+
+    def _count(self, event: Event) -> None:
+        match event:
+            case TokensGenerated(tokens=tokens):
+                self.counters.add("generated_tokens", len(tokens))
+            case RequestPreempted():
+                self.counters.add("preemptions")
+            case RequestFinished(reason=reason):
+                self.counters.add(f"finished_{reason}")
+            case _:
+                pass

@@ -1,0 +1,157 @@
+"""LLM: the engine as an object in Python, with vLLM's names and shapes. It adds no behaviour to the engine's.
+
+Invariant: whatever ends a call (an error, Ctrl-C, a closed generator), its requests are out of the engine afterwards.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+
+from tqdm import tqdm
+
+from pelton.core.config import resolve
+from pelton.core.params import SamplingParams
+from pelton.core.request import Request, RequestOutput
+from pelton.engine.build import build
+from pelton.engine.outputs import StreamPiece
+from pelton.engine.prompts import Prompt, Prompts
+from pelton.engine.report import StartReport
+from pelton.tokenize.tokenizer import Tokenizer
+
+Message = Mapping[str, object]
+Conversation = Sequence[Message]
+
+
+class LLM:
+    """A model ready to generate; `model` is a folder, a .gguf file or a name, settings are those of `core/config.py`.
+
+    Use it from one thread. `close()` (or leaving a `with` block) lets its memory go.
+    """
+
+    def __init__(self, model: str, **settings: object) -> None:
+        self._parts = build(resolve(model, settings))
+
+    @property
+    def report(self) -> StartReport:
+        """What was loaded and how long it took."""
+        return self._parts.report
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The tokenizer in use."""
+        return self._parts.tokenizer
+
+    def get_metrics(self) -> dict[str, float]:
+        """Totals since the start by name, such as generated_tokens, preemptions and finished_stop."""
+        return self._parts.session.engine.counters.snapshot()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The model's own recommendation (generation_config) over the defaults; used where a call gives none."""
+        return self._parts.default_params
+
+    def generate(
+        self,
+        prompts: Prompts,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answers to one or many prompts (text, {"prompt": text} or {"prompt_token_ids": ids}), in their order.
+
+        All prompts are checked before any runs: RequestError names the place of the first bad one. A request that fails
+        later has finish_reason "error" and its error; the others are not affected.
+        """
+        params = self._parts.default_params if sampling_params is None else sampling_params
+        return self._run(self._parts.requests.make_all(prompts, params), use_tqdm)
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+    ) -> list[RequestOutput]:
+        """As generate, for one conversation (a list of {"role": ..., "content": ...}) or several."""
+        several = messages and not isinstance(messages[0], Mapping)
+        conversations = messages if several else [messages]
+        prompts = [
+            self.chat_prompt(
+                conversation,  # type: ignore[arg-type]
+                chat_template=chat_template,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                chat_template_kwargs=chat_template_kwargs,
+            )
+            for conversation in conversations
+        ]
+        return self.generate(prompts, sampling_params, use_tqdm)
+
+    def chat_prompt(
+        self,
+        messages: Conversation,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+    ) -> dict[str, object]:
+        """A conversation as a prompt for generate and stream: its text by the chat template, and the text's ids."""
+        text = self._parts.template(chat_template).render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            **(chat_template_kwargs or {}),  # type: ignore[arg-type]
+        )
+        return {"prompt": text, "prompt_token_ids": self._parts.tokenizer.encode(text, special=True, param="messages")}
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[StreamPiece]:
+        """The answer to one prompt as it arrives; the last piece has the whole output. Closing the iterator aborts it.
+
+        A bad prompt raises RequestError here, not at the first piece.
+        """
+        params = sampling_params or self._parts.default_params
+        return self._pieces(self._parts.requests.make(prompt, params))
+
+    def close(self) -> None:
+        """Ends all requests and lets weights and KV memory go; closing twice is no error."""
+        self._parts.close()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
+        session = self._parts.session
+        left = {request.request_id for request in requests}
+        bar = tqdm(total=len(requests), desc="Processed prompts", unit="prompt", disable=not use_tqdm)
+        try:
+            answers = [session.start(request) for request in requests]
+            while left:
+                ended = left.intersection(answer.request.request_id for answer in session.advance())
+                if ended:
+                    left -= ended
+                    bar.update(len(ended))
+            return [answer.output() for answer in answers]
+        finally:
+            bar.close()
+            session.drop(request.request_id for request in requests)
+
+    def _pieces(self, request: Request) -> Iterator[StreamPiece]:
+        session = self._parts.session
+        try:
+            answer = session.start(request)
+            while True:
+                piece = answer.piece()  # whoever else advanced the session may have brought it
+                if piece is None:
+                    session.advance()
+                    continue
+                yield piece
+                if piece.finished:
+                    return
+        finally:
+            session.drop([request.request_id])

@@ -1,0 +1,1 @@
+"""Logits steps, one file each."""

@@ -1,0 +1,95 @@
+"""What the kernels really do in a step against what the cost rules say, and weight bytes against the number of rows."""
+
+import pytest
+from tests.backends.mini import Piece, compiled, mini_module, random_tokens, run
+
+from pelton.backends.backend import Executable
+from pelton.checkpoint.checkpoint import open_checkpoint
+from pelton.models import build_module
+from pelton.program.costs import op_costs
+from pelton.program.module import Module
+from pelton.program.op import Cost
+from pelton.program.passes import run_passes
+from pelton.program.values import StepShape
+
+TOLERANCE = 0.05
+# (start, tokens) of the sequences in a step: decoding, a long prompt, a mixture.
+STEPS = {
+    "decode": [(700, 1)],
+    "prefill": [(0, 256)],
+    "chunk": [(300, 130)],
+    "mixed": [(900, 1), (31, 1), (0, 200), (512, 3), (64, 65)],
+}
+
+
+def pieces(step: list[tuple[int, int]]) -> list[Piece]:
+    """Each sequence has blocks of its own; what stands in those not yet written does not matter here."""
+    found, used = [], 1
+    for i, (start, count) in enumerate(step):
+        blocks = -(-(start + count) // 32)
+        found.append(Piece(random_tokens(count, seed=i), start, range(used, used + blocks)))
+        used += blocks
+    return found
+
+
+def counted(executable: Executable, step: list[tuple[int, int]]) -> dict[str, int]:
+    before = executable.counters()
+    run(executable, pieces(step))
+    return {name: value - before[name] for name, value in executable.counters().items()}
+
+
+def expected(module: Module, step: list[tuple[int, int]], element: int) -> dict[str, Cost]:
+    by_kind: dict[str, Cost] = {}
+    for item in op_costs(module, StepShape(tuple(step), len(step)), kv_element=element):
+        by_kind[item.op.kind] = by_kind.get(item.op.kind, Cost()) + item.cost
+    return by_kind
+
+
+def check(module: Module, executable: Executable, step: list[tuple[int, int]], element: int) -> None:
+    real = counted(executable, step)
+    compared = 0
+    for kind, cost in expected(module, step, element).items():
+        for what, rule in (("flops", cost.flops), ("read", cost.read), ("written", cost.written)):
+            done = real[f"{what}:{kind}"]
+            assert abs(done - rule) <= TOLERANCE * max(done, rule), (kind, what, done, rule)
+            compared += done > 0
+    assert compared >= 14
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize(("form", "exact"), [("Q4_1", False), ("Q8_0", True), ("BF16", False)])
+@pytest.mark.parametrize("fused", [True, False])
+def test_cost_rules_agree_with_the_kernels(form: str, exact: bool, fused: bool, step: list[tuple[int, int]]) -> None:
+    module = mini_module(form, fused=fused)
+    check(module, compiled(module, exact=exact, blocks=240), step, 4 if exact else 2)
+
+
+def test_cost_rules_agree_on_the_default_model(smollm2: object) -> None:
+    module = run_passes(build_module(open_checkpoint(str(smollm2))))
+    executable = compiled(module, blocks=240)
+    for step in STEPS.values():
+        check(module, executable, step, 2)
+
+
+def test_weight_bytes_do_not_depend_on_the_rows() -> None:
+    module = mini_module("Q4_1")
+    executable = compiled(module, blocks=240)
+    read = {count: counted(executable, [(0, count)])["weight_bytes"] for count in (1, 2, 15, 16, 17, 100, 256)}
+    matrices = sum(s.nbytes for name, s in module.storages.items() if "norm" not in name)
+    assert len(set(read.values())) == 1
+    # Padding to whole panels and K-blocks is the only difference to the file.
+    assert matrices <= read[1] <= 1.1 * matrices
+
+
+def test_the_head_reads_its_matrix_once_for_32_rows() -> None:
+    executable = compiled(mini_module("Q4_1"), blocks=240)
+
+    def head(rows: int) -> int:
+        return counted(executable, [(0, 1)] * rows)["read:head"]
+
+    def of_matrix(rows: int) -> float:
+        activations = head(2) - head(1)
+        return head(rows) - rows * activations
+
+    assert of_matrix(1) == of_matrix(32)
+    assert of_matrix(33) == of_matrix(64) == 2 * of_matrix(1)

@@ -1,0 +1,213 @@
+"""`pelton chat`: answers, history, its commands, and Ctrl-C in a terminal."""
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+
+import pytest
+from tests.cli.running import Terminal, invoke
+
+from pelton import LLM, SamplingParams
+from pelton.cli.commands.chat import Chat
+from pelton.core.errors import RequestError
+from pelton.core.request import CompletionOutput, RequestMetrics, RequestOutput
+from pelton.engine.outputs import StreamPiece
+
+GREEDY = ("--temperature", "0", "--max-tokens", "10")
+OPENING = "I like the colour green. Tell me about trees."
+FOLLOWING = "Which colour do I like?"
+
+
+@pytest.fixture
+def reused(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> LLM:
+    """The command takes this model instead of loading one."""
+    monkeypatch.setattr("pelton.cli.commands.chat.load", lambda reference, flags: nullcontext(llm))
+    return llm
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def reply(llm: LLM, *messages: dict[str, str], max_tokens: int = 10) -> str:
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
+    return llm.chat(list(messages), params, use_tqdm=False)[0].outputs[0].text
+
+
+def test_quick_answers_once(llm: LLM) -> None:
+    result = invoke("chat", "--quick", OPENING, *GREEDY)
+    assert result.exit_code == 0
+    assert (result.stdout, result.stderr) == (reply(llm, user(OPENING)) + "\n", "")
+
+
+def test_quick_with_a_system_prompt(reused: LLM) -> None:
+    system = {"role": "system", "content": "Answer in French."}
+    wanted = reply(reused, system, user("Hello"))
+    assert invoke("chat", "-q", "Hello", "--system-prompt", "Answer in French.", *GREEDY).stdout == wanted + "\n"
+    assert wanted != reply(reused, user("Hello"))
+
+
+def test_what_was_said_is_in_the_prompt(reused: LLM) -> None:
+    first = reply(reused, user(OPENING))
+    second = reply(reused, user(OPENING), assistant(first), user(FOLLOWING))
+    alone = reply(reused, user(FOLLOWING))
+    assert second != alone
+    result = invoke("chat", *GREEDY, stdin=f"{OPENING}\n{FOLLOWING}\n/clear\n\n{FOLLOWING}\n")
+    assert result.exit_code == 0
+    assert result.stdout == f"{first}\n{second}\n{alone}\n"
+
+
+def test_a_new_system_prompt_starts_afresh(reused: LLM) -> None:
+    system = {"role": "system", "content": "Answer in French."}
+    wanted = reply(reused, system, user(FOLLOWING))
+    result = invoke("chat", *GREEDY, stdin=f"{OPENING}\n/system Answer in French.\n{FOLLOWING}\n/system\n{FOLLOWING}\n")
+    assert result.stdout.splitlines()[1:] == [wanted, reply(reused, user(FOLLOWING))]
+
+
+def test_lines_for_the_program(reused: LLM) -> None:
+    result = invoke("chat", stdin="/help\n/nonsense\n/exit\nnever read\n")
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert "There is no command /nonsense." in result.stderr and result.stderr.count("/system TEXT") == 2
+
+
+def test_a_message_that_is_too_long_is_as_if_not_said(monkeypatch: pytest.MonkeyPatch, smollm2: object) -> None:
+    with LLM(str(smollm2), max_model_len=64) as small:
+        monkeypatch.setattr("pelton.cli.commands.chat.load", lambda reference, flags: nullcontext(small))
+        result = invoke("chat", *GREEDY, stdin=f"{'far too long ' * 40}\nHello\n")
+        assert result.exit_code == 0
+        assert "error: The prompt has" in result.stderr
+        assert result.stdout == reply(small, user("Hello")) + "\n"
+        result = invoke("chat", "--quick", "far too long " * 40)
+        assert result.exit_code == 1
+        assert result.stderr.startswith("error: The prompt has")
+
+
+def test_a_line_that_is_no_text(reused: LLM) -> None:
+    result = invoke("chat", *GREEDY, stdin=b"caf\xe9\nHello\n")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("error: That line is not UTF-8 text (byte 3).")
+    assert result.stdout == reply(reused, user("Hello")) + "\n"
+
+
+# ---------------------------------------------------------------------------------------------------
+# Ctrl-C: the state it leaves, with a model that says what it is told to
+
+
+class Scripted:
+    """Stands for LLM: each answer is a list of texts, None for Ctrl-C at that place. `prompts`: what it was asked."""
+
+    def __init__(self, *answers: list[str | None]) -> None:
+        self.prompts: list[object] = []
+        self.closed = 0
+        self._answers = iter(answers)
+
+    def chat_prompt(self, messages: object) -> dict[str, object]:
+        assert isinstance(messages, list)
+        return {"messages": list(messages)}
+
+    def stream(self, prompt: dict[str, object], params: SamplingParams) -> Iterator[StreamPiece]:
+        self.prompts.append(prompt["messages"])
+        return self._pieces(next(self._answers))
+
+    def _pieces(self, texts: list[str | None]) -> Iterator[StreamPiece]:
+        try:
+            for text in texts:
+                if text is None:
+                    raise KeyboardInterrupt
+                yield StreamPiece(text, (1,))
+            whole = CompletionOutput(0, "".join(text or "" for text in texts), finish_reason="stop")
+            yield StreamPiece("", (), RequestOutput("0", None, [1], [whole], True, 0, RequestMetrics(0.0)))
+        finally:
+            self.closed += 1
+
+
+def scripted(*answers: list[str | None]) -> tuple[Chat, Scripted]:
+    llm = Scripted(*answers)
+    return Chat(llm, SamplingParams()), llm  # type: ignore[arg-type]
+
+
+def test_a_stopped_answer_stays_in_the_history(capsys: pytest.CaptureFixture[str]) -> None:
+    talk, llm = scripted(["One", " two", None, " three"], ["Yes."])
+    talk.take("Count.")
+    assert talk.said == [user("Count."), assistant("One two")]
+    talk.take("Go on?")
+    assert llm.prompts[1] == [user("Count."), assistant("One two"), user("Go on?")]
+    assert llm.closed == 2
+    assert capsys.readouterr().out == "One two\nYes.\n"
+
+
+def test_a_message_without_an_answer_is_taken_out() -> None:
+    talk, llm = scripted([None], ["Yes."])
+    talk.take("Hello?")
+    assert talk.said == []
+    talk.take("Hello!")
+    assert llm.prompts[1] == [user("Hello!")]
+
+
+def test_an_error_keeps_what_was_said_before(capsys: pytest.CaptureFixture[str]) -> None:
+    talk, llm = scripted(["Yes."])
+    talk.take("Hello!")
+    before = list(talk.said)
+
+    def refuse(messages: object) -> dict[str, object]:
+        raise RequestError("No.", "Say something else.")
+
+    llm.chat_prompt = refuse  # type: ignore[method-assign]
+    talk.take("And now?")
+    assert talk.said == before
+    assert capsys.readouterr().err == "error: No. Say something else.\n(/clear forgets what was said)\n"
+
+
+# ---------------------------------------------------------------------------------------------------
+# Ctrl-C, as it is
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_the_chat(terminal: Callable[..., Terminal]) -> None:
+    chat = terminal("chat", "--temperature", "0", "--ignore-eos", "--max-tokens", "4000", "--stats")
+    chat.wait_for(r"/help tells more\.")
+    chat.wait_for(r"> ")
+    chat.send("Tell me about trees.\n")
+    chat.wait_for(r"\w+ \w+ \w+ \w+ \w+ \w+ ")
+    chat.interrupt()
+    chat.wait_for(r"tokens; stopped")
+    chat.wait_for(r"> ")
+    chat.send("/exit\n")
+    assert chat.end() == 0
+    assert "Traceback" not in chat.seen
+
+
+def test_ctrl_c_at_the_prompt(terminal: Callable[..., Terminal]) -> None:
+    """Once says how to leave, and typing goes on; twice leaves."""
+    chat = terminal("chat", *GREEDY)
+    chat.wait_for(r"> ")
+    chat.interrupt()
+    chat.wait_for(r"\(Ctrl-C again or Ctrl-D leaves\)")
+    chat.wait_for(r"> ")
+    chat.send("/nonsense\n")
+    chat.wait_for(r"There is no command /nonsense")
+    chat.wait_for(r"\n> ")
+    chat.interrupt()
+    chat.wait_for(r"\(Ctrl-C again or Ctrl-D leaves\)")
+    chat.wait_for(r"> ")
+    chat.interrupt()
+    assert chat.end() == 0
+
+
+def test_ctrl_d_leaves(terminal: Callable[..., Terminal]) -> None:
+    chat = terminal("chat")
+    chat.wait_for(r"> ")
+    chat.send("\x04")
+    assert chat.end() == 0
+    assert "Traceback" not in chat.seen
+
+
+def test_ctrl_c_in_a_quick_answer_is_its_end(terminal: Callable[..., Terminal]) -> None:
+    chat = terminal("chat", "--quick", "Tell me about trees.", "--ignore-eos", "--max-tokens", "4000")
+    chat.wait_for(r"\w+ \w+ \w+ ")
+    chat.interrupt()
+    assert chat.end() == 130
+    assert "Traceback" not in chat.seen

@@ -1,0 +1,220 @@
+"""`pelton complete` against the default model, and its refusals."""
+
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from tests.cli.running import RUN, environment, invoke, modules_after, run
+
+from pelton import LLM, SamplingParams
+from pelton.cli.loading import sampling_params
+
+PROMPT = "The capital of France is"
+GREEDY = ("--temperature", "0", "--max-tokens", "12")
+
+
+@pytest.fixture
+def reused(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> LLM:
+    """The commands take this model instead of loading one."""
+    monkeypatch.setattr("pelton.cli.commands.complete.load", lambda reference, flags: nullcontext(llm))
+    return llm
+
+
+def line(text: str) -> str:
+    """An answer as it is printed: its last line is ended."""
+    return text if text.endswith("\n") else text + "\n"
+
+
+def expected(llm: LLM, prompt: str, **params: object) -> str:
+    wanted = SamplingParams(**{"temperature": 0.0, "max_tokens": 12, **params})  # type: ignore[arg-type]
+    return llm.generate(prompt, wanted, use_tqdm=False)[0].outputs[0].text
+
+
+def test_prints_what_the_engine_gives_and_nothing_else(llm: LLM, smollm2: Path) -> None:
+    result = invoke("complete", str(smollm2), PROMPT, *GREEDY)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == line(expected(llm, PROMPT))
+    assert result.stderr == ""
+
+
+def test_a_lone_argument_is_the_prompt_of_the_default_model(llm: LLM) -> None:
+    assert invoke("complete", PROMPT, *GREEDY).stdout == line(expected(llm, PROMPT))
+
+
+def test_a_lone_model_reads_stdin(reused: LLM, smollm2: Path) -> None:
+    result = invoke("complete", str(smollm2), *GREEDY, stdin=f"{PROMPT}\n")
+    assert result.stdout == line(expected(reused, PROMPT))
+
+
+def test_only_one_newline_is_taken_off(reused: LLM, tmp_path: Path) -> None:
+    file = tmp_path / "prompt"
+    file.write_bytes(f"{PROMPT}\n\n".encode())
+    result = invoke("complete", "--prompt-file", str(file), *GREEDY)
+    assert result.stdout == line(expected(reused, PROMPT + "\n"))
+    assert result.stdout != line(expected(reused, PROMPT))
+
+
+def test_with_model_the_argument_is_a_prompt(reused: LLM) -> None:
+    """Also where it looks like a model."""
+    assert invoke("complete", "-m", "smollm2", "smollm2", *GREEDY).stdout == line(expected(reused, "smollm2"))
+
+
+def test_seed_decides_the_draws(reused: LLM) -> None:
+    def draw(seed: int) -> str:
+        return invoke("complete", PROMPT, "--seed", str(seed), "--max-tokens", "12").stdout
+
+    first = draw(5)
+    assert first == draw(5) == line(expected(reused, PROMPT, temperature=0.7, top_p=0.95, seed=5))
+    assert first != draw(6)
+
+
+@pytest.mark.parametrize(
+    ("recommended", "flags", "wanted"),
+    [
+        ({}, {}, (0.7, 0.95, 0)),
+        ({}, {"top_k": 5}, (1.0, 1.0, 5)),
+        ({}, {"temperature": 0.0}, (0.0, 1.0, 0)),
+        ({"temperature": 0.2}, {}, (0.2, 1.0, 0)),
+        ({"temperature": 0.2, "top_p": 0.9}, {"temperature": 1.5}, (1.5, 0.9, 0)),
+    ],
+)
+def test_who_says_how_to_draw(
+    recommended: dict[str, float], flags: dict[str, object], wanted: tuple[float, float, int]
+) -> None:
+    """Flags over the model's recommendation; a fallback only where there is neither."""
+    chosen = sampling_params(SamplingParams(**recommended), flags)  # type: ignore[arg-type]
+    assert (chosen.temperature, chosen.top_p, chosen.top_k) == wanted
+
+
+def test_stop_strings(reused: LLM) -> None:
+    whole = expected(reused, PROMPT)
+    stop = whole.split()[1]
+    result = invoke("complete", PROMPT, *GREEDY, "--stop", "not there", "--stop", stop, "--stats")
+    assert result.stdout.rstrip("\n") == whole[: whole.index(stop)].rstrip("\n")
+    assert "ended by stop" in result.stderr
+
+
+def test_logprobs_go_to_stderr(reused: LLM) -> None:
+    result = invoke("complete", PROMPT, "--temperature", "0", "--max-tokens", "3", "--logprobs", "2")
+    assert result.stdout == line(expected(reused, PROMPT, max_tokens=3))
+    header, *lines = result.stderr.splitlines()
+    assert header.split() == ["token", "logprob", "rank", "likeliest"]
+    assert len(lines) == 3
+    output = reused.generate(PROMPT, SamplingParams(temperature=0, max_tokens=3, logprobs=2), use_tqdm=False)[
+        0
+    ].outputs[0]
+    assert output.logprobs is not None
+    first = output.logprobs[0][output.token_ids[0]]
+    assert lines[0].startswith(repr(first.decoded_token)) and f"{first.logprob:.4f}" in lines[0]
+
+
+def test_verbose_tells_the_start() -> None:
+    result = invoke("complete", PROMPT, "--max-tokens", "1", "--verbose", "--threads", "1")
+    assert "dtype bfloat16" in result.stderr and "1 threads" in result.stderr
+
+
+def test_settings_reach_the_engine() -> None:
+    result = invoke("complete", PROMPT, "--max-tokens", "1", "-v", "--dtype", "float32", "--max-model-len", "100")
+    assert "dtype float32" in result.stderr and "at most 100 per request" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--temperature", "-1"), "temperature=-1.0"),
+        (("--temperature", "nan"), "temperature=nan"),
+        (("--top-p", "0"), "top_p=0.0"),
+        (("--top-k", "-2"), "top_k=-2"),
+        (("--min-p", "2"), "min_p=2.0"),
+        (("--max-tokens", "0"), "max_tokens=0"),
+        (("--max-tokens", "many"), "--max-tokens"),
+        (("--seed", "-1"), "seed=-1"),
+        (("--stop", ""), "stop contains ''"),
+        (("--stop-token-id", "-4"), "stop_token_ids contains -4"),
+        (("--logprobs", "21"), "--logprobs"),
+        (("--dtype", "float17"), "--dtype"),
+        (("--threads", "-1"), "threads=-1"),
+        (("--max-model-len", "0"), "max_model_len=0"),
+        (("--chat-template", "not/there"), "--chat-template"),
+    ],
+)
+def test_impossible_values_are_usage_errors(words: tuple[str, ...], named: str) -> None:
+    """Told before the model is looked at: there is none of this name."""
+    result = invoke("complete", "-m", "no/such.gguf", PROMPT, *words)
+    assert result.exit_code == 2
+    assert named in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_value_beyond_the_model_is_an_error() -> None:
+    result = invoke("complete", PROMPT, "--max-model-len", "9000")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: max_model_len=9000 is beyond the 8192 tokens")
+
+
+def test_two_models_or_two_prompts(tmp_path: Path) -> None:
+    result = invoke("complete", "a.gguf", "hi", "--model", "b.gguf")
+    assert result.exit_code == 2 and "Two models are given: 'a.gguf' and --model 'b.gguf'" in result.stderr
+    file = tmp_path / "prompt"
+    file.write_text("hi")
+    result = invoke("complete", "hi", "--prompt-file", str(file))
+    assert result.exit_code == 2 and "given twice" in result.stderr
+
+
+def test_text_that_is_no_text() -> None:
+    result = invoke("complete", stdin=b"abc\xff")
+    assert result.exit_code == 1
+    assert result.stderr == "error: The prompt from stdin is not UTF-8 text (byte 3). Convert it to UTF-8.\n"
+
+
+def test_an_empty_prompt() -> None:
+    result = invoke("complete", stdin="")
+    assert result.exit_code == 1
+    assert "The prompt is empty." in result.stderr
+
+
+def test_a_lone_surrogate_argument() -> None:
+    done = run("complete", b"caf\xe9", *GREEDY)
+    assert done.returncode == 1
+    assert done.stdout == b""
+    message = done.stderr.decode()
+    assert message.startswith("error: prompt holds the lone surrogate U+DCE9") and message.count("\n") == 1
+
+
+def test_a_lone_surrogate_model() -> None:
+    done = run("complete", "-m", b"caf\xe9.gguf", "hi")
+    assert done.returncode == 1
+    assert b"Traceback" not in done.stderr and done.stderr.startswith(b"error: caf")
+
+
+def test_an_output_that_cannot_say_it_all(llm: LLM) -> None:
+    prompt = "é è é è é è é"
+    whole = expected(llm, prompt)
+    assert not whole.isascii()
+    done = run("complete", prompt, *GREEDY, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode("ascii") == whole.encode("ascii", "replace").decode() + "\n"
+
+
+def test_a_reader_that_goes_away() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", RUN, "complete", PROMPT, "--ignore-eos", "--max-tokens", "400"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert child.stdout is not None
+    child.stdout.read(1)
+    child.stdout.close()
+    _, complaint = child.communicate(timeout=50)
+    assert child.returncode == 1
+    assert complaint == b""
+
+
+def test_no_torch_is_loaded() -> None:
+    """What the core installation has not got must not be needed; here it is installed, and must not be touched."""
+    modules = modules_after("complete", PROMPT, "--max-tokens", "2")
+    assert "pelton.engine.llm" in modules
+    assert not {"torch", "transformers", "safetensors", "gguf"} & {name.partition(".")[0] for name in modules}

@@ -1,0 +1,97 @@
+"""`pelton program`: its sums are those of the cost rules, folded or not."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cli.running import invoke, modules_after
+
+from pelton.checkpoint.checkpoint import open_checkpoint
+from pelton.cli.fold import fold
+from pelton.models import build_module
+from pelton.program.costs import total_cost
+from pelton.program.module import Module
+from pelton.program.passes import run_passes
+from pelton.program.values import StepShape
+
+
+@pytest.fixture(scope="module")
+def module(smollm2: Path) -> Module:
+    return build_module(open_checkpoint(smollm2))
+
+
+@pytest.mark.parametrize(("tokens", "context"), [(1, 0), (1, 1000), (128, 0), (17, 33)])
+@pytest.mark.parametrize(("dtype", "element"), [("auto", 2), ("float32", 4)])
+def test_json_has_the_costs(module: Module, tokens: int, context: int, dtype: str, element: int) -> None:
+    words = ("--tokens", str(tokens), "--context", str(context), "--dtype", dtype, "--json")
+    shown = json.loads(invoke("program", *words).stdout)
+    total = total_cost(run_passes(module), StepShape.of(tokens, context), kv_element=element)
+    assert shown["total"] == {"flops": total.flops, "read": total.read, "written": total.written}
+    for name in ("flops", "read", "written"):
+        assert sum(op[name] for op in shown["ops"]) == shown["total"][name]
+    assert shown["weight_bytes"] == module.weight_bytes
+    assert shown["kv_bytes_per_token"] == module.kv_token_bytes(element)
+
+
+def test_unfused_ops_are_more_and_move_more() -> None:
+    fused = json.loads(invoke("program", "--json").stdout)
+    parts = json.loads(invoke("program", "--json", "--unfused").stdout)
+    assert len(parts["ops"]) > len(fused["ops"])
+    assert parts["total"]["written"] > fused["total"]["written"]
+
+
+def test_text_shows_every_op_and_the_sums(module: Module) -> None:
+    ops = run_passes(module).entries["target"].ops
+    total = total_cost(run_passes(module), StepShape.of(1, 100))
+    shown = invoke("program", "--context", "100", "--all").stdout
+    table, _, sums = shown.partition("\n\n")
+    assert [line.split()[0] for line in table.splitlines()[1:]] == [op.kind for op in ops]
+    assert f"({total.read} bytes)" in sums and f"({total.written} bytes)" in sums and f"({total.flops})" in sums
+
+
+def test_equal_layers_are_shown_once(module: Module) -> None:
+    ops = run_passes(module).entries["target"].ops
+    table, _, sums = invoke("program").stdout.partition("\n\n")
+    kinds: list[str] = []
+    times, group = 1, []
+    for line in table.splitlines()[1:]:
+        start = re.match(r"-- (\d+) times these (\d+) ops:", line)
+        if start:
+            times, group = int(start[1]), []
+        elif line == "--":
+            kinds += group * times
+            times, group = 1, []
+        elif times > 1:
+            group.append(line.split()[0])
+        else:
+            kinds.append(line.split()[0])
+    assert kinds == [op.kind for op in ops]
+    assert len(table.splitlines()) < 20
+    assert invoke("program", "--all").stdout.partition("\n\n")[2] == sums
+
+
+@pytest.mark.parametrize("words", [("--tokens", "0"), ("--context", "-1"), ("--dtype", "int8")])
+def test_impossible_sizes(words: tuple[str, ...]) -> None:
+    assert invoke("program", *words).exit_code == 2
+
+
+def test_no_kernels_are_needed() -> None:
+    modules = modules_after("program")
+    assert not {"torch", "tokenizers", "pelton.backends.cpu._native", "pelton.engine"} & modules
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=40))
+def test_runs_make_up_the_list(items: list[str]) -> None:
+    unfolded: list[str] = []
+    for run in fold(items):
+        assert run.start == len(unfolded) and run.length >= 1 and run.times >= 1
+        unfolded += items[run.start : run.start + run.length] * run.times
+    assert unfolded == items
+
+
+def test_layers_are_found_behind_other_ops() -> None:
+    runs = fold(["embed", *["norm", "mix", "mix", "act"] * 5, "head"])
+    assert [(run.start, run.length, run.times) for run in runs] == [(0, 1, 1), (1, 4, 5), (21, 1, 1)]

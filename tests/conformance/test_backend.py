@@ -1,0 +1,198 @@
+"""Every backend: the protocol of Backend, Executable and BlockOps, on a tiny model."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from registry_entries import entries
+from tests.oracle.driver import BLOCK, Driver, sampling
+from tests.oracle.tiny import prompt
+from tests.program.one_op import TOKENS, Bench
+from tests.program.sources import dense
+
+from pelton.backends import BACKENDS
+from pelton.backends.backend import CompileOptions
+from pelton.program.module import Module
+from pelton.program.ops.head import GROUP
+from pelton.program.states import KVSpec
+
+VOCAB = 96
+
+
+def tiny(spec: KVSpec = KVSpec(2, 16, 16)) -> Module:  # noqa: B008 - a frozen record
+    """Two layers of attention over embedded rows, then a head of VOCAB."""
+    bench = Bench()
+    x, _ = bench.rows(64)
+    for layer in range(2):
+        (k, _), (v, _) = bench.rows(32), bench.rows(32)
+        group, _ = bench.builder.state(spec)
+        bench.builder.op("kv_write", (k, v), state=group, attrs={"layer": layer})
+        attrs = {"layer": layer, "heads": 4, "scale": 0.3, "softcap": 0.0}
+        bench.builder.op("attend", (x,), (f"y{layer}",), state=group, attrs=attrs)
+        (x,) = bench.builder.op("add", (f"y{layer}", x), (f"x{layer}",))
+    matrix, _ = bench.matrix(VOCAB, 64, "Q8_0")
+    bench.builder.op("head", (x,), weights=(matrix,))
+    return bench.finished(VOCAB)
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_machine_is_described(backend: str) -> None:
+    machine = BACKENDS.get(backend)().machine()
+    assert machine.name
+    assert machine.isa
+    assert machine.threads >= 1
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_nothing_of_a_model_is_refused(backend: str) -> None:
+    made = BACKENDS.get(backend)()
+    assert [made.refuses(op) for op in tiny().entries["target"].ops if made.refuses(op)] == []
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+@pytest.mark.parametrize("exact", [True, False])
+def test_block_bytes(backend: str, exact: bool) -> None:
+    driver = Driver(backend, tiny(), exact=exact)
+    assert driver.executable.block_bytes == BLOCK * 2 * 2 * 32 * (4 if exact else 2)
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_greedy_choice_and_logprobs(backend: str) -> None:
+    out = Driver(backend, tiny()).step({"a": TOKENS}, logprobs=5)
+    assert out.logits is not None
+    logprobs = out.logits - np.log(np.exp(out.logits.astype(np.float64)).sum(-1, keepdims=True))
+    order = np.argsort(-out.logits, axis=-1, kind="stable")
+    np.testing.assert_array_equal(out.tokens, order[:, 0])
+    np.testing.assert_array_equal(out.ranks, 1)
+    np.testing.assert_array_equal(out.faults, 0)
+    np.testing.assert_array_equal(out.top_ids, order[:, :5])
+    np.testing.assert_allclose(out.logprobs, logprobs.max(-1), atol=1e-5)
+    np.testing.assert_allclose(out.top_logprobs, np.take_along_axis(logprobs, order[:, :5], -1), atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_rows_may_ask_for_different_numbers_of_logprobs(backend: str) -> None:
+    driver = Driver(backend, tiny())
+    out = driver.step({"a": TOKENS[:3]}, logprobs=np.array([-1, 2, 0]))  # type: ignore[arg-type]
+    assert out.top_ids.shape == (3, 2)
+    assert (out.top_ids[[0, 2]] == -1).all()
+    assert np.isneginf(out.top_logprobs[[0, 2]]).all()
+    assert (out.top_ids[1] >= 0).all()
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_no_logits_unless_asked(backend: str) -> None:
+    driver = Driver(backend, tiny())
+    inputs = driver.inputs({"a": TOKENS[:2]})
+    assert driver.executable.run(inputs).logits is not None
+    assert driver.executable.run(replace(inputs, want_logits=False)).logits is None
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_a_step_may_have_no_logit_rows(backend: str) -> None:
+    """Chunks of a prompt are computed without a row that needs logits; what they cached counts later."""
+    module = tiny()
+    whole = Driver(backend, module).logits({"a": TOKENS})["a"]
+    driver = Driver(backend, module)
+    inputs = driver.inputs({"a": TOKENS[:40]})
+    out = driver.executable.run(
+        replace(inputs, logit_rows=np.zeros(0, np.int32), sampling=sampling(0), want_logits=False)
+    )
+    assert out.tokens.shape == (0,)
+    rest = driver.logits({"a": TOKENS[40:]})["a"]
+    np.testing.assert_allclose(rest, whole[40:], atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_faults_hit_their_own_row(backend: str, bad: float) -> None:
+    bench = Bench()
+    table = np.ones((40, 32))
+    table[7, 3] = bad
+    bench._tensors["table"] = dense("table", table)
+    weights = (bench.builder.gather("table", 40, 32),)
+    bench.builder.op("embed", ("ids",), ("x",), weights=weights, attrs={"scale": 1.0})
+    out = Driver(backend, bench.seen("x", 32)).step({"a": [1, 7, 2]})
+    np.testing.assert_array_equal(out.faults != 0, [False, True, False])
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+@pytest.mark.parametrize("exact", [True, False])
+def test_blocks_travel_in_canonical_form(backend: str, exact: bool) -> None:
+    """Exported from one executable and imported into another, blocks give the same logits; so do copied ones."""
+    module = tiny()
+    source, target = Driver(backend, module, exact=exact), Driver(backend, module, exact=exact, seed=1)
+    source.logits({"a": TOKENS[:64]})
+    target.logits({"a": prompt(64, vocab=40)})
+    for mine, theirs in zip(source.table("a"), target.table("a"), strict=True):
+        exported = source.executable.blocks().export_canonical(mine, BLOCK)
+        assert {name: data.shape for name, data in exported.items()} == {"kv0": (2, 2, 2, BLOCK, 16)}
+        target.executable.blocks().import_canonical(theirs, exported)
+        again = target.executable.blocks().export_canonical(theirs, BLOCK)
+        np.testing.assert_array_equal(again["kv0"], exported["kv0"])
+    rest = TOKENS[64:]
+    np.testing.assert_array_equal(target.logits({"a": rest})["a"], source.logits({"a": rest})["a"])
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_exports_of_backends_agree(backend: str) -> None:
+    """The canonical form is the same numbers on every backend: those that the reference caches."""
+    module = tiny()
+    driver, reference = Driver(backend, module), Driver("reference", module)
+    for one in (driver, reference):
+        one.logits({"a": TOKENS[:50]})
+    for place, tokens in ((0, BLOCK), (1, 18)):
+        got = driver.executable.blocks().export_canonical(driver.table("a")[place], tokens)
+        wanted = reference.executable.blocks().export_canonical(reference.table("a")[place], tokens)
+        np.testing.assert_array_equal(got["kv0"], wanted["kv0"])
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_scrubbed_and_copied_blocks(backend: str) -> None:
+    driver = Driver(backend, tiny())
+    driver.logits({"a": TOKENS[:64]})
+    first, second = driver.table("a")
+    blocks = driver.executable.blocks()
+    before = blocks.export_canonical(first, BLOCK)["kv0"]
+    blocks.copy(first, second)
+    np.testing.assert_array_equal(blocks.export_canonical(second, BLOCK)["kv0"], before)
+    blocks.scrub(first)
+    assert not blocks.export_canonical(first, BLOCK)["kv0"].any()
+    np.testing.assert_array_equal(blocks.export_canonical(second, BLOCK)["kv0"], before)
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_windows_forget(backend: str) -> None:
+    """A freed block behind the window may hold anything, also NaN."""
+    driver = Driver(backend, tiny(KVSpec(2, 16, 16, window=20)))
+    alone = Driver(backend, tiny(KVSpec(2, 16, 16, window=20)))
+    for one in (driver, alone):
+        one.logits({"a": TOKENS[:70]})
+    poison = np.full((2, 2, 2, BLOCK, 16), np.nan, np.float32)
+    driver.executable.blocks().import_canonical(driver.table("a")[0], {"kv0": poison})
+    rest = {"a": TOKENS[70:]}
+    np.testing.assert_array_equal(driver.logits(rest)["a"], alone.logits(rest)["a"])
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_weight_bytes_do_not_depend_on_rows(backend: str) -> None:
+    """One token or 256 in a step: the matrices are read once, the head's once per 32 logit rows."""
+    module = tiny()
+    head = module.storages[module.weights[module.entries["target"].ops[-1].weights[0]].storage].nbytes
+    driver, read = Driver(backend, module), []
+    for number, count in enumerate((1, 32, 33, 256)):
+        before = driver.executable.counters().get("weight_bytes", 0)
+        driver.logits({str(number): prompt(count, vocab=40)})
+        read.append(driver.executable.counters()["weight_bytes"] - before)
+    assert read[0] == read[1] > 0
+    assert read[2] - read[1] == pytest.approx(head, rel=0.05)
+    assert read[3] - read[1] == pytest.approx(head * (256 // GROUP - 1), rel=0.05)
+    assert driver.executable.counters()["steps"] == 4
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_close_ends_it(backend: str) -> None:
+    options = CompileOptions(max_tokens=8, max_rows=8, exact=True, threads=1)
+    executable = BACKENDS.get(backend)().compile(tiny(), options)
+    executable.allocate(2)
+    executable.close()

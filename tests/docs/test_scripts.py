@@ -1,0 +1,65 @@
+"""The example and the bench scripts run, and what they keep is complete. No figure is judged."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = "Water falls, the wheel turns, the mill grinds the corn. " * 8
+
+
+def run(script: str, *words: str) -> str:
+    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / script), *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_offline_example(smollm2: Path) -> None:
+    shown = run("examples/offline.py", str(smollm2))
+    assert "Paris" in shown and shown.count("->") == 4
+
+
+def test_startup(smollm2: Path) -> None:
+    shown = run("bench/startup.py", "--dry", "--runs", "1", "--tokens", "2")
+    assert "start to first token" in shown and "peak memory" in shown
+
+
+@pytest.mark.parametrize(("requests", "figure"), [("1", "decode_tok_s"), ("3", "total_tok_s")])
+def test_decode(smollm2: Path, requests: str, figure: str) -> None:
+    shown = run("bench/decode.py", "--dry", "--runs", "1", "--requests", requests, "--prompt", "8", "--output", "4")
+    assert figure in shown
+
+
+@pytest.mark.slow
+def test_kl_in_fp32_is_almost_nothing(smollm2: Path, tmp_path: Path) -> None:
+    """That it is says that oracle, weights and positions fit together; a wrong one gives whole nats."""
+    (tmp_path / "text").write_text(TEXT)
+    words = ("--text", str(tmp_path / "text"), "--tokens", "60", "--window", "40", "--dtype", "float32")
+    shown = run("bench/kl.py", "--dry", *words)
+    mean = float(shown.split("pelton")[1].split()[1])
+    assert 0 <= abs(mean) < 1e-6
+
+
+def test_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import record
+
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
+    record.keep("trial", {"model": "x"}, {"seconds": record.summary([3.0, 1.0, 2.0])}, record.machine())
+    record.keep("trial", {"model": "y"}, {}, record.machine())
+    first, second = map(json.loads, (tmp_path / "results" / "trial.jsonl").read_text().splitlines())
+    assert first["figures"] == {"seconds": {"median": 2.0, "min": 1.0, "max": 3.0, "runs": 3}}
+    assert second["settings"] == {"model": "y"}
+    assert {"cpu", "cores", "isa", "memory_gib", "load_before"} == set(first["machine"])
+    assert {"date", "commit", "versions", "machine", "settings", "figures"} == set(first)
+    assert os.uname().nodename not in json.dumps(first)

@@ -1,0 +1,57 @@
+"""Sizes of the KV cache: by number, by bytes, by demand; cuts are said, refusals say what would fit."""
+
+import pytest
+
+from pelton.core.config import CacheSection
+from pelton.core.errors import CapacityError, SettingError
+from pelton.engine.capacity import CacheDemand, CacheSize, size_cache
+
+BLOCK_BYTES = 1 << 20
+GIB = 1 << 30
+
+
+def demand(asked: int | None = None, rows: int = 4, free: int = 64 * GIB, context: int = 1000) -> CacheDemand:
+    return CacheDemand(context, asked, rows, 32, BLOCK_BYTES, free)
+
+
+def test_default_is_what_all_rows_need() -> None:
+    assert size_cache(CacheSection(), demand()) == CacheSize(4 * 32 + 1, 1000)
+    assert size_cache(CacheSection(), demand(asked=64)) == CacheSize(4 * 2 + 1, 64)
+
+
+def test_default_is_capped_by_a_fourth_of_free_memory_and_by_4_gib() -> None:
+    assert size_cache(CacheSection(), demand(free=400 << 20)).blocks == 100
+    assert size_cache(CacheSection(), demand(rows=1000)).blocks == 4096
+    assert size_cache(CacheSection(), demand(rows=1000, free=0)).blocks == 1024, "unknown memory"
+
+
+def test_a_small_cache_shortens_the_models_length_and_says_so() -> None:
+    size = size_cache(CacheSection(num_blocks=10), demand())
+    assert (size.blocks, size.max_model_len) == (11, 320)
+    assert size.note == "max_model_len is 320 and not the model's 1000: the KV cache of 11.0 MiB holds no more"
+
+
+def test_bytes_hold_the_null_block_too() -> None:
+    size = size_cache(CacheSection(kv_cache_memory_bytes=40 * BLOCK_BYTES + 5), demand())
+    assert size == CacheSize(40, 1000)
+
+
+def test_an_asked_length_that_does_not_fit_is_refused_with_what_would() -> None:
+    with pytest.raises(
+        CapacityError, match=r"max_model_len=500 needs 16 KV blocks \(17.0 MiB\).*has 10 \(11.0 MiB\)"
+    ) as e:
+        size_cache(CacheSection(num_blocks=10), demand(asked=500))
+    assert e.value.remedy == f"Set max_model_len=320, or kv_cache_memory_bytes={17 * BLOCK_BYTES}."
+    assert size_cache(CacheSection(num_blocks=10), demand(asked=320)).note is None
+    assert size_cache(CacheSection(kv_cache_memory_bytes=17 * BLOCK_BYTES), demand(asked=500)).max_model_len == 500
+
+
+def test_room_for_no_block_is_refused() -> None:
+    with pytest.raises(CapacityError, match=f"kv_cache_memory_bytes to at least {2 * BLOCK_BYTES}"):
+        size_cache(CacheSection(kv_cache_memory_bytes=2 * BLOCK_BYTES - 1), demand())
+    assert size_cache(CacheSection(kv_cache_memory_bytes=2 * BLOCK_BYTES), demand()).blocks == 2
+
+
+def test_a_length_beyond_the_model_is_refused() -> None:
+    with pytest.raises(SettingError, match="max_model_len=1001 is beyond the 1000 tokens"):
+        size_cache(CacheSection(), demand(asked=1001))

@@ -1,0 +1,305 @@
+"""LLM: shapes and order of outputs, seeds, refused prompts, stop strings, streams, and what is left behind."""
+
+import signal
+from collections.abc import Callable
+
+import pytest
+from tests.engine.conftest import FakeLLM
+from tests.engine.fakes import EOS, POISON, VOCAB, expected
+
+from pelton.core.errors import RequestError
+from pelton.core.params import SamplingParams
+from pelton.core.request import Logprob, RequestOutput
+
+Make = Callable[..., FakeLLM]
+PARAMS = SamplingParams(seed=1, max_tokens=12)
+
+
+def text_of(ids: list[int]) -> str:
+    return bytes(token for token in ids if token < 256).decode("utf-8", "replace")
+
+
+def tokens(output: RequestOutput) -> list[int]:
+    return output.outputs[0].token_ids
+
+
+def test_prompts_in_all_shapes_give_outputs_in_their_order(fake_llm: Make) -> None:
+    llm = fake_llm(rows=2, budget=7).llm
+    ids = list(b"hello")
+    prompts = ["hello", {"prompt": "hello"}, {"prompt_token_ids": ids}, {"prompt": "said", "prompt_token_ids": ids}]
+    outputs = llm.generate(prompts, PARAMS, use_tqdm=False)  # type: ignore[arg-type]
+    wanted = expected(ids, 1, 12)
+    assert [tokens(output) for output in outputs] == [wanted] * 4
+    assert [output.prompt for output in outputs] == ["hello", "hello", None, "said"]
+    assert [output.prompt_token_ids for output in outputs] == [ids] * 4
+    assert [output.request_id for output in outputs] == ["0", "1", "2", "3"]
+    assert all(output.finished and output.seed == 1 and output.error is None for output in outputs)
+    assert {output.outputs[0].finish_reason for output in outputs} == {"length"}
+    assert outputs[0].outputs[0].text == text_of(wanted) and outputs[0].outputs[0].index == 0
+    for one in prompts:
+        assert tokens(llm.generate(one, PARAMS, use_tqdm=False)[0]) == wanted  # type: ignore[arg-type]
+    assert llm.generate([], PARAMS, use_tqdm=False) == []
+
+
+def test_each_prompt_may_have_its_own_params(fake_llm: Make) -> None:
+    llm = fake_llm().llm
+    several = [SamplingParams(seed=n, max_tokens=n + 1) for n in range(5)]
+    outputs = llm.generate(["same"] * 5, several, use_tqdm=False)
+    assert [tokens(output) for output in outputs] == [expected(list(b"same"), n, n + 1) for n in range(5)]
+    with pytest.raises(RequestError, match="5 prompts, but 2 sampling_params"):
+        llm.generate(["same"] * 5, several[:2], use_tqdm=False)
+
+
+def test_defaults_are_the_models_and_max_tokens_none_is_all_that_fits(fake_llm: Make) -> None:
+    llm = fake_llm(max_len=40).llm
+    assert len(tokens(llm.generate("hello", use_tqdm=False)[0])) == 3 == llm.get_default_sampling_params().max_tokens
+    (output,) = llm.generate("hello", SamplingParams(max_tokens=None), use_tqdm=False)
+    assert len(tokens(output)) == 35 and output.outputs[0].finish_reason == "length"
+    (output,) = llm.generate("hello", SamplingParams(max_tokens=1000), use_tqdm=False)
+    assert len(tokens(output)) == 35
+
+
+def test_fresh_seeds_differ_are_reported_and_repeat_the_answer(fake_llm: Make) -> None:
+    make = fake_llm
+    first = make().llm.generate(["same"] * 3, SamplingParams(), use_tqdm=False)
+    assert len({output.seed for output in first}) == 3
+    for output in first:
+        assert tokens(output) == expected(list(b"same"), output.seed, 16)
+    again = make().llm.generate(["same"] * 3, SamplingParams(), use_tqdm=False)
+    assert [output.seed for output in again] == [output.seed for output in first], "the engine's seed repeats them"
+
+
+BAD = [
+    ({"prompt_token_ids": []}, "The prompt is empty", "prompt"),
+    ("", "The prompt is empty", "prompt"),
+    ({"prompt_token_ids": [1, VOCAB]}, rf"prompt_token_ids\[1\]={VOCAB} is not a token id", "prompt_token_ids"),
+    ({"prompt_token_ids": [-1]}, r"prompt_token_ids\[0\]=-1", "prompt_token_ids"),
+    ({"prompt_token_ids": [True]}, "True is not a token id", "prompt_token_ids"),
+    ({"prompt_token_ids": [1.0]}, "1.0 is not a token id", "prompt_token_ids"),
+    ({"prompt_token_ids": "abc"}, "of type str, not a list", "prompt_token_ids"),
+    ({"prompt_token_ids": 5}, "of type int, not a list", "prompt_token_ids"),
+    ({"prompt": 5}, "prompt is of type int", "prompt"),
+    ({"text": "hello"}, "no key 'text'", "prompt"),
+    ({}, "neither prompt nor prompt_token_ids", "prompt"),
+    (5, "of type int", "prompt"),
+    ([1, 2, 3], "of type list", "prompt"),
+    ("x" * 50, r"has 50 tokens; with its answer it may have 50. Shorten it to at most 49", "prompt"),
+    ("bad \ud800", "lone surrogate", "prompt"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "words", "param"), BAD)
+def test_a_bad_prompt_is_refused_by_its_place_before_any_runs(
+    fake_llm: Make, prompt: object, words: str, param: str
+) -> None:
+    fake = fake_llm(max_len=50)
+    with pytest.raises(RequestError, match=words) as caught:
+        fake.llm.generate(["good", prompt, "good"], PARAMS, use_tqdm=False)  # type: ignore[list-item]
+    assert caught.value.cause.startswith("prompts[1]: ") and caught.value.param == param
+    assert fake.executable.steps == 0 and not fake.session.engine.has_work
+    assert len(fake.llm.generate(["good", "x" * 49], PARAMS, use_tqdm=False)) == 2
+
+
+def test_numbers_of_other_kinds_are_ids_too(fake_llm: Make) -> None:
+    np = pytest.importorskip("numpy")
+    llm = fake_llm().llm
+    (output,) = llm.generate({"prompt_token_ids": np.array([104, 105])}, PARAMS, use_tqdm=False)
+    assert output.prompt_token_ids == [104, 105] and all(type(token) is int for token in output.prompt_token_ids)
+
+
+def test_logprobs_have_vllms_shape(fake_llm: Make) -> None:
+    llm = fake_llm().llm
+    (output,) = llm.generate("hi", SamplingParams(seed=1, max_tokens=4, logprobs=2), use_tqdm=False)
+    answer = output.outputs[0]
+    assert answer.logprobs is not None and len(answer.logprobs) == 4
+    for token, place in zip(answer.token_ids, answer.logprobs, strict=True):
+        assert list(place) == [token, token + 1]
+        assert place[token] == Logprob(-(token + 1) / 8, token % 3 + 1, text_of([token]))
+        assert place[token + 1] == Logprob(-2.0, 2, text_of([token + 1]))
+    assert answer.cumulative_logprob == sum(-(token + 1) / 8 for token in answer.token_ids)
+    (output,) = llm.generate("hi", SamplingParams(seed=1, max_tokens=4, logprobs=0), use_tqdm=False)
+    assert output.outputs[0].logprobs is not None and all(len(place) == 1 for place in output.outputs[0].logprobs)
+    (output,) = llm.generate("hi", PARAMS, use_tqdm=False)
+    assert output.outputs[0].logprobs is None and output.outputs[0].cumulative_logprob is None
+
+
+def seed_with_ascii(prompt: bytes, count: int) -> int:
+    """A seed whose answer is plain text, so that stop strings can be cut out of it."""
+    return next(seed for seed in range(10**6) if all(32 < token < 127 for token in expected(list(prompt), seed, count)))
+
+
+def test_stop_strings_end_the_text_before_them_and_free_the_row(fake_llm: Make) -> None:
+    fake = fake_llm()
+    seed = seed_with_ascii(b"hi", 6)
+    whole = text_of(expected(list(b"hi"), seed, 6))
+    stop = whole[3:5]
+    for include in (False, True):
+        params = SamplingParams(seed=seed, max_tokens=50, stop=["~none~", stop], include_stop_str_in_output=include)
+        (output,) = fake.llm.generate("hi", params, use_tqdm=False)
+        answer = output.outputs[0]
+        assert answer.text == (whole[:5] if include else whole[:3])
+        assert (answer.finish_reason, answer.stop_reason, len(answer.token_ids)) == ("stop", stop, 5)
+        assert fake.pool.free == fake.pool.total
+    assert not [event for event in fake.session.engine.step() if event.request_id != output.request_id]
+
+
+def test_a_stop_string_ends_the_work_at_once(fake_llm: Make) -> None:
+    fake = fake_llm()
+    seed = seed_with_ascii(b"hi", 6)
+    stop = text_of(expected(list(b"hi"), seed, 6))[:2]
+    maker = fake.llm._parts.requests
+    fake.session.start(maker.make("other", SamplingParams(seed=1, max_tokens=50)))
+    fake.session.start(maker.make("hi", SamplingParams(seed=seed, max_tokens=50, stop=stop)))
+    steps = 1
+    while not fake.session.advance():
+        steps += 1
+    assert steps == 2 and fake.session.engine.scheduler.num_running == 1
+
+
+def test_end_tokens_are_counted_but_not_shown(fake_llm: Make) -> None:
+    llm = fake_llm().llm
+    seed = seed_with_ascii(b"hi", 4)
+    whole = expected(list(b"hi"), seed, 4)
+    assert whole[2] not in whole[:2]
+    params = SamplingParams(seed=seed, stop_token_ids=[whole[2]])
+    answer = llm.generate("hi", params, use_tqdm=False)[0].outputs[0]
+    assert (answer.finish_reason, answer.stop_reason) == ("stop", whole[2])
+    assert answer.token_ids == whole[:3] and answer.text == text_of(whole[:2])
+    params = SamplingParams(seed=seed, stop_token_ids=[whole[2]], include_stop_str_in_output=True)
+    assert llm.generate("hi", params, use_tqdm=False)[0].outputs[0].text == text_of(whole[:3])
+
+
+def test_ignore_eos_and_the_models_own_end(fake_llm: Make) -> None:
+    fake = fake_llm()
+    end = expected(list(b"hi"), 3, 8)[5]
+    maker = fake.llm._parts.requests
+    object.__setattr__(maker._limits, "end_ids", frozenset({EOS, end}))
+    answer = fake.llm.generate("hi", SamplingParams(seed=3, max_tokens=8), use_tqdm=False)[0].outputs[0]
+    assert (answer.finish_reason, answer.stop_reason, answer.token_ids[-1]) == ("stop", None, end)
+    params = SamplingParams(seed=3, max_tokens=8, ignore_eos=True)
+    answer = fake.llm.generate("hi", params, use_tqdm=False)[0].outputs[0]
+    assert (answer.finish_reason, len(answer.token_ids)) == ("length", 8)
+
+
+def test_without_detokenising_there_are_ids_only(fake_llm: Make) -> None:
+    params = SamplingParams(seed=1, max_tokens=4, detokenize=False)
+    answer = fake_llm().llm.generate("hi", params, use_tqdm=False)[0].outputs[0]
+    assert answer.text == "" and answer.token_ids == expected(list(b"hi"), 1, 4)
+
+
+def test_a_fault_fails_only_its_request(fake_llm: Make) -> None:
+    llm = fake_llm().llm
+    bad = {"prompt_token_ids": [1, POISON]}
+    good, failed, other = llm.generate(["hi", bad, "ho"], PARAMS, use_tqdm=False)
+    assert tokens(good) == expected(list(b"hi"), 1, 12) and tokens(other) == expected(list(b"ho"), 1, 12)
+    assert failed.finished and failed.outputs[0].finish_reason == "error" and "NaN" in (failed.error or "")
+
+
+def test_a_broken_step_raises_and_the_next_call_works(fake_llm: Make) -> None:
+    fake = fake_llm()
+    stream = fake.llm.stream("ho", PARAMS)
+    next(stream)
+    fake.executable.broken = True
+    with pytest.raises(RuntimeError, match="broken"):
+        fake.llm.generate(["hi", "ho"], PARAMS, use_tqdm=False)
+    fake.executable.broken = False
+    assert fake.pool.free == fake.pool.total
+    *_, last = stream
+    assert last.output is not None and last.output.outputs[0].finish_reason == "error"
+    assert tokens(fake.llm.generate("hi", PARAMS, use_tqdm=False)[0]) == expected(list(b"hi"), 1, 12)
+
+
+def test_streamed_pieces_join_to_the_whole(fake_llm: Make) -> None:
+    llm = fake_llm().llm
+    pieces = list(llm.stream("hi", PARAMS))
+    assert [piece.finished for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    output = pieces[-1].output
+    assert output is not None
+    assert "".join(piece.text for piece in pieces) == output.outputs[0].text
+    assert [token for piece in pieces for token in piece.token_ids] == tokens(output) == expected(list(b"hi"), 1, 12)
+    assert output.outputs == llm.generate("hi", PARAMS, use_tqdm=False)[0].outputs
+    with pytest.raises(RequestError, match="empty"):
+        llm.stream("", PARAMS)
+
+
+def test_closing_a_stream_aborts_and_others_go_on(fake_llm: Make) -> None:
+    fake = fake_llm()
+    one, other = fake.llm.stream("hi", PARAMS), fake.llm.stream("ho", PARAMS)
+    next(one), next(other)
+    assert fake.pool.used == 2
+    one.close()  # type: ignore[attr-defined]
+    assert fake.pool.used == 1
+    assert tokens(fake.llm.generate("hi", PARAMS, use_tqdm=False)[0]) == expected(list(b"hi"), 1, 12)
+    *_, last = other
+    assert last.output is not None and tokens(last.output) == expected(list(b"ho"), 1, 12)
+    assert fake.pool.free == fake.pool.total
+    fake.llm.stream("never started", PARAMS)
+    assert not fake.session.engine.scheduler.num_waiting
+
+
+def test_chat_renders_the_template(fake_llm: Make) -> None:
+    llm = fake_llm().llm
+    messages = [{"role": "user", "content": "hi"}]
+    prompt = llm.chat_prompt(messages)
+    assert prompt["prompt"] == "<start>user:hi<end><start>assistant:"
+    assert prompt["prompt_token_ids"] == [257, *b"user:hi", 256, 257, *b"assistant:"], "special tokens are tokens"
+    (one,) = llm.chat(messages, PARAMS, use_tqdm=False)
+    assert tokens(one) == expected(list(prompt["prompt_token_ids"]), 1, 12)  # type: ignore[call-overload]
+    several = llm.chat([messages, messages], PARAMS, use_tqdm=False)
+    assert [tokens(output) for output in several] == [tokens(one)] * 2
+    assert llm.chat_prompt(messages, chat_template="{{ messages[0].content }}{{ x }}", chat_template_kwargs={"x": "!"})[
+        "prompt"
+    ] == ("hi!")
+    assert llm.chat_prompt(messages, add_generation_prompt=False)["prompt"] == "<start>user:hi<end>"
+    assert llm.chat_prompt(messages, continue_final_message=True)["prompt"] == "<start>user:hi"
+    with pytest.raises(RequestError, match="template"):
+        llm.chat(messages, PARAMS, use_tqdm=False, chat_template="{{ 1 / 0 }}")
+
+
+def test_a_template_can_be_set_for_all_calls(fake_llm: Make) -> None:
+    fake = fake_llm()
+    object.__setattr__(fake.llm._parts.config.model, "chat_template", "{{ messages | length }}")
+    assert fake.llm.chat_prompt([{"role": "user", "content": "hi"}])["prompt"] == "1"
+
+
+def test_close_ends_everything_and_can_be_repeated(fake_llm: Make) -> None:
+    fake = fake_llm()
+    with fake.llm as llm:
+        stream = llm.stream("hi", PARAMS)
+        next(stream)
+    assert fake.pool.free == fake.pool.total and fake.executable.closed
+    llm.close()
+    *_, last = stream
+    assert last.output is not None and last.output.outputs[0].finish_reason == "abort"
+    with pytest.raises(RequestError, match="closed"):
+        llm.generate("hi", PARAMS, use_tqdm=False)
+
+
+def test_interrupt_waits_for_the_end_of_the_step_and_leaves_nothing(
+    fake_llm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = fake_llm()
+    run, done = fake.executable.run, []
+
+    def interrupted(inputs: object) -> object:
+        signal.raise_signal(signal.SIGINT)
+        outputs = run(inputs)  # type: ignore[arg-type]
+        done.append(True)
+        return outputs
+
+    monkeypatch.setattr(fake.executable, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fake.llm.generate(["hi", "ho"], PARAMS, use_tqdm=False)
+    assert done == [True] and fake.pool.free == fake.pool.total
+    monkeypatch.setattr(fake.executable, "run", run)
+    fake.session.engine.check()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert tokens(fake.llm.generate("hi", PARAMS, use_tqdm=False)[0]) == expected(list(b"hi"), 1, 12)
+
+
+def test_progress_is_shown_per_prompt(fake_llm: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    llm = fake_llm().llm
+    llm.generate(["hi", "ho"], PARAMS)
+    assert "2/2" in capsys.readouterr().err
+    llm.generate(["hi", "ho"], PARAMS, use_tqdm=False)
+    assert capsys.readouterr().err == ""
