@@ -12,8 +12,13 @@ constexpr uint64_t NORM_FLOPS = 4, ACTIVATION_FLOPS = 20, TABLE_FLOPS = 60, SOFT
 
 int pieces_of(int rows) { return (rows + ROW_PIECE - 1) / ROW_PIECE; }
 
-// Panels a worker takes at a time: small enough that unequal cores end together, large enough to amortise the counter.
-int panels_per_piece(int panels, int threads) { return std::clamp(panels / (threads * 8), 1, 16); }
+// Panels a worker takes at a time. Few rows: long runs, because weights stream from memory and prefetch crosses panels;
+// many rows: short ones, because a panel is then work enough, and unequal cores shall end together.
+int panels_per_piece(int panels, int rows, size_t panel_bytes, int threads) {
+    constexpr size_t RUN_BYTES = size_t{512} << 10;
+    const int share = panels / (threads * (rows <= 8 ? 2 : 8));
+    return std::clamp(share, 1, std::max(1, static_cast<int>(RUN_BYTES / panel_bytes)));
+}
 
 uint64_t u(int n) { return static_cast<uint64_t>(n); }
 
@@ -112,7 +117,8 @@ void Worker::linear(const OpRecord& op) {
     if (op.activation >= 0) total = x.matrices_[static_cast<size_t>(op.matrices[0])].panels;
     else
         for (int m : op.matrices) total += x.matrices_[static_cast<size_t>(m)].panels;
-    int per = panels_per_piece(total, x.threads());
+    const size_t panel_bytes = x.matrices_[static_cast<size_t>(op.matrices[0])].panel_bytes;
+    int per = panels_per_piece(total, step.num_tokens, panel_bytes, x.threads());
     parallel((total + per - 1) / per, [&](int piece) {
         for (int p = piece * per; p < std::min(total, (piece + 1) * per); ++p) {
             size_t which = 0;
@@ -291,7 +297,7 @@ void Worker::head_group(const OpRecord& op, int first, int rows) {
     size_t stride = static_cast<size_t>(matrix.panels) * PANEL;
     float* logits = x.logits_.floats();
     prepare_rows(op, rows, step.logit_rows + first);
-    int per = panels_per_piece(matrix.panels, x.threads());
+    int per = panels_per_piece(matrix.panels, rows, matrix.panel_bytes, x.threads());
     parallel((matrix.panels + per - 1) / per, [&](int piece) {
         for (int p = piece * per; p < std::min(matrix.panels, (piece + 1) * per); ++p) {
             multiply(matrix, p, rows, logits + p * PANEL, stride, op.kind);

@@ -7,13 +7,14 @@
 enum class Join { plain, scaled, scaled_with_minimum };
 
 // ROW_GROUP: the chains of so many rows fit the registers beside the weights. CHAINS: so many chains at once hide the
-// latency of fma; fewer rows take several K-blocks together to reach it.
+// latency of fma; fewer rows take several K-blocks together to reach it. DIRECT_ROWS: up to so many, expanding codes again
+// for each group costs less than keeping them expanded.
 #if defined(PELTON_ISA_AVX512)
-constexpr int ROW_GROUP = 8, CHAINS = 8;
+constexpr int ROW_GROUP = 8, CHAINS = 8, DIRECT_ROWS = 32;
 #elif defined(PELTON_ISA_AVX2)
-constexpr int ROW_GROUP = 2, CHAINS = 4;
+constexpr int ROW_GROUP = 2, CHAINS = 4, DIRECT_ROWS = 2;
 #else
-constexpr int ROW_GROUP = 2, CHAINS = 2;
+constexpr int ROW_GROUP = 2, CHAINS = 2, DIRECT_ROWS = 2;
 #endif
 
 constexpr int BLOCK_CODES = BLOCK * PANEL; // weights of a block
@@ -241,7 +242,7 @@ void product_in_strips(const Strip& whole, int rows) {
 
 template <Format F>
 void product_of_panel(const Strip& s, int rows) {
-    if (rows <= ROW_GROUP)
+    if (rows <= DIRECT_ROWS)
         product<F, join_of(F)>(s, rows);
     else
         product_in_strips<F>(s, rows);
