@@ -20,16 +20,16 @@ class OpCost:
     cost: Cost
 
 
-def op_costs(module: Module, step: StepShape, *, entry: str = "target", kv_element: int = 2) -> Iterator[OpCost]:
-    """Cost of each op of the entry, in order. `kv_element`: bytes of a cached number."""
-    tables = module.tables(entry, kv_element)
+def op_costs(module: Module, step: StepShape, *, entry: str = "target", exact: bool = False) -> Iterator[OpCost]:
+    """Cost of each op of the entry, in order. `exact`: fp32 arithmetic and cache."""
+    tables = module.tables(entry, exact=exact)
     for op in module.entries[entry].ops:
         yield OpCost(op, OPS.get(op.kind)().cost(op, tables, step))
 
 
-def total_cost(module: Module, step: StepShape, *, entry: str = "target", kv_element: int = 2) -> Cost:
+def total_cost(module: Module, step: StepShape, *, entry: str = "target", exact: bool = False) -> Cost:
     """Sum over all ops of the entry."""
     total = Cost()
-    for item in op_costs(module, step, entry=entry, kv_element=kv_element):
+    for item in op_costs(module, step, entry=entry, exact=exact):
         total += item.cost
     return total

@@ -34,9 +34,9 @@ class Module:
     vocab: int
     context: int
 
-    def tables(self, entry: str, kv_element: int = 2) -> Tables:
+    def tables(self, entry: str, *, exact: bool = False) -> Tables:
         """The look-up tables of one entry's ops."""
-        return Tables(self.storages, self.weights, self.states, self.entries[entry].values, kv_element)
+        return Tables(self.storages, self.weights, self.states, self.entries[entry].values, exact)
 
     def with_entry(self, entry: Entry) -> "Module":
         """A copy in which one entry is replaced (what passes return)."""

@@ -54,14 +54,25 @@ class Cost:
 class Tables:
     """What the rules look names up in: one module's storages, weights and states and one entry's values.
 
-    `kv_element`: bytes of one cached number (2: bf16, 4: fp32).
+    `exact`: fp32 arithmetic; else matrices of F16 and F32 are held in bf16, and so is the cache.
     """
 
     storages: Mapping[str, Storage]
     weights: Mapping[str, WeightView]
     states: Mapping[str, State]
     values: Mapping[str, Value]
-    kv_element: int = 2
+    exact: bool = False
+
+    @property
+    def kv_element(self) -> int:
+        """Bytes of one cached number."""
+        return 4 if self.exact else 2
+
+    def matrix_bytes(self, weight: str) -> int:
+        """Bytes of a matrix as it is held in memory."""
+        storage = self.storage(weight)
+        rounded = storage.format in ("F16", "F32") and not self.exact
+        return 2 * storage.rows * storage.cols if rounded else storage.nbytes
 
     def storage(self, weight: str) -> Storage:
         """The storage behind a weight view."""

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLING_BYTES: int
+CONSTANTS: dict[str, int]
 
 def instruction_sets() -> list[str]: ...
 

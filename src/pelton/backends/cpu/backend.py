@@ -9,6 +9,8 @@ from pelton.core.errors import BackendError
 from pelton.program.module import Module
 from pelton.program.op import Op
 
+MAX_VOCAB = 1 << 19  # the integer masses of top-p would not fit 64 bits (docs/decisions/002)
+
 
 class CpuBackend:
     """Runs on any CPU; the kernels of the best instruction set are chosen at run time and give the same bits on all."""
@@ -18,7 +20,10 @@ class CpuBackend:
 
     def compile(self, module: Module, options: CompileOptions) -> CpuExecutable:
         """Packs the weights (each mapped page is read once and let go) and starts the worker threads."""
-        refusals = [f"{op.kind}: {why}" for op in module.entries[options.entry].ops if (why := self.refuses(op))]
+        ops = module.entries[options.entry].ops
+        refusals = [f"{op.kind}: {why}" for op in ops if (why := refusal(op, module.states))]
+        if module.vocab >= MAX_VOCAB:
+            refusals.append(f"a vocabulary of {module.vocab} tokens, {MAX_VOCAB} or more")
         if refusals:
             raise BackendError("The CPU backend cannot run this model: " + "; ".join(sorted(set(refusals))) + ".")
         isa, _ = choose_isa()
@@ -28,5 +33,5 @@ class CpuBackend:
         emitter.emit()
         return CpuExecutable(native, module, options, emitter.rounded)
 
-    def machine(self) -> Machine:
-        return machine(0)
+    def machine(self, threads: int = 0) -> Machine:
+        return machine(threads)

@@ -3,6 +3,7 @@
 Runs once, at load.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from pelton.program.module import Module
 from pelton.program.op import Op
 from pelton.program.ops.elementwise import ACTIVATIONS
 from pelton.program.passes.place import Placement, place
+from pelton.program.states import State
 from pelton.program.weights import VECTOR, Storage
 
 # File format -> packed format: (default arithmetic, exact arithmetic). Block formats keep their codes in both.
@@ -25,6 +27,7 @@ PACKED = {
     "Q4_1": ("q4m", "q4m"),
     "Q8_0": ("q8", "q8"),
 }
+MAX_HEAD_DIM = 512  # what the attention kernel is made for (native/kernels.h)
 KINDS = (
     "embed",
     "rms_norm",
@@ -40,10 +43,15 @@ KINDS = (
 )
 
 
-def refusal(op: Op) -> str | None:
-    """Why there is no native kernel for the op, or None."""
+def refusal(op: Op, states: Mapping[str, State] | None = None) -> str | None:
+    """Why there is no native kernel for the op, or None. With `states` the cache's geometry is judged too."""
     if op.kind not in KINDS:
         return f"no native kernel for op {op.kind!r}"
+    spec = states[op.state].spec if states and op.state else None
+    if spec and max(spec.key_dim, spec.value_dim) > MAX_HEAD_DIM:
+        return f"heads of {max(spec.key_dim, spec.value_dim)} numbers; at most {MAX_HEAD_DIM}"
+    if spec and (spec.key_dim % 2 or spec.value_dim % 2):
+        return f"heads of {spec.key_dim} and {spec.value_dim} numbers; only even ones"
     if op.kind == "head" and (op.number("softcap") or op.number("scale", 1.0) != 1.0):
         return "the native head has no soft-cap and no logit scale yet"
     return None

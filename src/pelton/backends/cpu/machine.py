@@ -12,28 +12,34 @@ from pelton.backends.cpu import _native
 from pelton.core.environment import variable
 from pelton.core.errors import SettingError
 
+MAX_THREADS = 1024
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def allowed_cores() -> list[int]:
-    """Cores of the affinity mask, at most as many as the cgroup's quota pays for (at least one)."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    quota = _cpu_quota()
-    return cores[: max(1, math.ceil(quota))] if quota else cores
+    """Cores of the affinity mask."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def allowed_threads() -> int:
+    """How many threads can run at once: one for each allowed core, at most as many as the cgroup's quota pays for."""
+    cores, quota = len(allowed_cores()), _cpu_quota()
+    return min(cores, max(1, math.ceil(quota))) if quota else cores
 
 
 def worker_cores(threads: int) -> list[int]:
-    """The core of each worker, -1 where a worker is not pinned. `threads` 0: PELTON_THREADS, or all allowed cores."""
+    """The core of each worker, -1 where a worker is not pinned. `threads` 0: PELTON_THREADS, or allowed_threads()."""
     if not threads:
         given = variable("PELTON_THREADS")
         if given and not (given.isdigit() and int(given) > 0):
             raise SettingError(f"PELTON_THREADS={given!r} is not a number of threads.", "Use 1 or more, or unset it.")
-        threads = int(given or 0)
+        threads = int(given or 0) or allowed_threads()
+    if threads > MAX_THREADS:
+        raise SettingError(f"threads={threads} is more than the {MAX_THREADS} supported.", f"Use {allowed_threads()}.")
     cores = allowed_cores()
-    if not threads or threads == len(cores):
-        return cores
-    # Fewer workers than cores: the kernel finds the idle ones. More: pinning would make them queue on the same cores.
-    return [-1] * threads
+    # Fewer workers than cores (a quota, or a setting): the kernel finds idle ones, and not all containers of a
+    # host sit on its first cores. More: pinning would make them queue on the same cores.
+    return cores if threads == len(cores) else [-1] * threads
 
 
 def choose_isa() -> tuple[str, tuple[str, ...]]:
@@ -61,7 +67,7 @@ def machine(threads: int) -> Machine:
     """The machine as this backend sees it."""
     isa, notes = choose_isa()
     workers = len(worker_cores(threads))
-    allowed = len(allowed_cores())
+    allowed = allowed_threads()
     if workers > allowed:
         notes = (*notes, f"{workers} threads on {allowed} allowed cores: they will get in each other's way")
     return Machine("cpu", isa, workers, free_memory(), notes)

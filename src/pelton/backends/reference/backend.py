@@ -25,5 +25,5 @@ class ReferenceBackend:
             torch.set_num_threads(options.threads)  # of the whole process: torch has no other
         return ReferenceExecutable(module, options)
 
-    def machine(self) -> Machine:
+    def machine(self, threads: int = 0) -> Machine:
         return Machine("reference", "torch", torch.get_num_threads(), 0)

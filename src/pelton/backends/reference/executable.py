@@ -90,7 +90,7 @@ class ReferenceExecutable:
         self._pools = {}
 
     def _count(self, shape: StepShape) -> None:
-        tables = self._module.tables(self._entry.name, self._kv_dtype.itemsize)
+        tables = self._module.tables(self._entry.name, exact=self._kv_dtype.itemsize == 4)
         self._counters.add("steps")
         for op in self._entry.ops:
             cost = OPS.get(op.kind)().cost(op, tables, shape)

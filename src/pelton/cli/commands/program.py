@@ -66,8 +66,8 @@ def describe(module: Module, step: StepShape, element: int) -> dict[str, object]
         "entry": ENTRY,
         "tokens": step.tokens,
         "context": step.contexts[0][0],
-        "ops": [_op_record(module, item) for item in op_costs(module, step, entry=ENTRY, kv_element=element)],
-        "total": _cost_record(total_cost(module, step, entry=ENTRY, kv_element=element)),
+        "ops": [_op_record(module, item) for item in op_costs(module, step, entry=ENTRY, exact=element == 4)],
+        "total": _cost_record(total_cost(module, step, entry=ENTRY, exact=element == 4)),
         "weight_bytes": module.weight_bytes,
         "kv_bytes_per_token": module.kv_token_bytes(element),
         "vocab": module.vocab,
@@ -98,7 +98,7 @@ def _cost_record(cost: Cost) -> dict[str, object]:
 
 def op_lines(module: Module, step: StepShape, element: int, *, fold_layers: bool) -> list[str]:
     """The table; runs of equal layers are shown once, with their number, if `fold_layers`."""
-    rows = [_row(module, item) for item in op_costs(module, step, entry=ENTRY, kv_element=element)]
+    rows = [_row(module, item) for item in op_costs(module, step, entry=ENTRY, exact=element == 4)]
     runs = fold(rows) if fold_layers else [Run(0, len(rows), 1)]
     shown: list[tuple[str, ...]] = [HEADER]
     titles: dict[int, str] = {}
@@ -133,7 +133,7 @@ def _weights(module: Module, op: Op) -> str:
 
 def sum_lines(module: Module, step: StepShape, element: int) -> list[str]:
     """The sums of the step and the sizes of the model."""
-    total = total_cost(module, step, entry=ENTRY, kv_element=element)
+    total = total_cost(module, step, entry=ENTRY, exact=element == 4)
     moved = total.read + total.written
     start, tokens = step.contexts[0]
     kv = module.kv_token_bytes(element)

@@ -14,7 +14,7 @@ class Embed:
         table = tables.storage(op.weights[0])
         return Cost(
             flops=step.tokens * table.cols,
-            read=step.tokens * (table.nbytes // table.rows + 4),
+            read=step.tokens * (tables.matrix_bytes(op.weights[0]) // table.rows + 4),
             written=step.tokens * table.cols * 4,
         )
 

@@ -23,7 +23,7 @@ class Head:
     def cost(self, op: Op, tables: Tables, step: StepShape) -> Cost:
         matrix, rows = tables.storage(op.weights[0]), step.logit_rows
         flops = rows * matrix.rows * (2 * matrix.cols + CHOICE_FLOPS)
-        read = -(-rows // GROUP) * matrix.nbytes + rows * matrix.cols * 4 + rows * matrix.rows * 4
+        read = -(-rows // GROUP) * tables.matrix_bytes(op.weights[0]) + rows * matrix.cols * 4 + rows * matrix.rows * 4
         if op.text("gain"):
             flops += NORM_FLOPS * rows * matrix.cols
             read += matrix.cols * 4

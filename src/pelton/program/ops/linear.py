@@ -38,7 +38,7 @@ class Linear:
         storages = [tables.storage(name) for name in op.weights]
         outputs = sum(storage.rows for storage in storages)
         flops = 2 * rows * width * outputs
-        read = rows * width * 4 + sum(storage.nbytes for storage in storages)
+        read = rows * width * 4 + sum(tables.matrix_bytes(name) for name in op.weights)
         written_width = storages[0].rows if op.text("activation") else outputs
         if op.text("gain"):
             flops += NORM_FLOPS * rows * width

@@ -1,4 +1,4 @@
-// The Python face of the executable. Arrays are checked here; nothing behind this file checks them again.
+// The Python face of the executable. What Python hands over is checked here; nothing behind this file checks it again.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -11,6 +11,7 @@
 
 #include "exec.h"
 #include "pack.h"
+#include "step.h"
 
 namespace nb = nanobind;
 using namespace pelton;
@@ -21,6 +22,10 @@ template <class T>
 using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
 using Ints = Array<const int32_t>;
 using Bytes = Array<const uint8_t>;
+
+void need(bool good, const char* what) {
+    if (!good) throw std::invalid_argument(what);
+}
 
 const Kernels& kernels_of(const std::string& isa) {
 #if defined(__x86_64__)
@@ -94,6 +99,45 @@ OpRecord op_from(nb::dict d, const std::vector<const float*>& vectors) {
     return op;
 }
 
+size_t file_bytes(const std::string& source, size_t rows, size_t cols) {
+    if (source == "F32") return rows * cols * 4;
+    if (source == "F16" || source == "BF16") return rows * cols * 2;
+    need(cols % BLOCK == 0, "cols");
+    if (source == "Q4_0") return rows * (cols / BLOCK) * 18;
+    if (source == "Q4_1") return rows * (cols / BLOCK) * 20;
+    if (source == "Q8_0") return rows * (cols / BLOCK) * 34;
+    throw std::invalid_argument("unknown file format " + source);
+}
+
+int add_matrix(Executable& executable, const std::string& to, const std::string& from, Bytes raw, int rows, int cols,
+               const std::optional<Ints>& order) {
+    need(rows > 0 && cols > 0, "rows or cols");
+    need(raw.size() == file_bytes(from, static_cast<size_t>(rows), static_cast<size_t>(cols)), "raw bytes and shape differ");
+    if (order) {
+        need(order->size() == static_cast<size_t>(rows), "row_order");
+        for (size_t i = 0; i < order->size(); ++i) need(order->data()[i] >= 0 && order->data()[i] < rows, "row_order");
+    }
+    nb::gil_scoped_release release;
+    return executable.add_matrix(format_of(to), from, raw.data(), rows, cols, order ? order->data() : nullptr);
+}
+
+nb::dict constants() {
+    nb::dict out;
+    out["panel"] = PANEL;
+    out["block"] = BLOCK;
+    out["tile"] = TILE;
+    out["chunk"] = CHUNK;
+    out["vocab_chunk"] = VOCAB_CHUNK;
+    out["attend_rows"] = ATTEND_ROWS;
+    out["head_rows"] = HEAD_ROWS;
+    out["norm_flops"] = NORM_FLOPS;
+    out["activation_flops"] = ACTIVATION_FLOPS;
+    out["table_flops"] = TABLE_FLOPS;
+    out["softmax_flops"] = SOFTMAX_FLOPS;
+    out["choice_flops"] = CHOICE_FLOPS;
+    return out;
+}
+
 // Executable plus what only building needs.
 struct Bound {
     Executable executable;
@@ -103,12 +147,11 @@ struct Bound {
         : executable(kernels_of(isa), cores, max_tokens, max_rows, vocab, exact) {}
 };
 
-void need(bool good, const char* what) {
-    if (!good) throw std::invalid_argument(what);
-}
-
 // A step that would read or write outside of its memory must never reach the kernels.
 void check(const Step& step, const Executable& executable, size_t table_size) {
+    need(step.num_tokens <= executable.max_tokens() && step.num_rows <= executable.max_rows(), "a step larger than compiled for");
+    need(executable.blocks() > 0 || step.num_sequences == 0, "no KV blocks are allocated");
+    for (int r = 0; r < step.num_rows; ++r) need(step.sampling[r].logprobs <= step.top, "top outputs are narrower than logprobs");
     need(step.table_offsets[0] == 0 && step.table_offsets[step.num_sequences] == static_cast<int>(table_size), "table_offsets");
     int64_t tokens = 0;
     for (int s = 0; s < step.num_sequences; ++s) {
@@ -153,6 +196,7 @@ void run(Bound& bound, Ints tokens, Ints positions, Ints starts, Ints counts, In
     step.top = rows ? static_cast<int>(top_ids.size() / rows) : 0;
     step.top_ids = top_ids.data();
     step.top_logprobs = top_logprobs.data();
+    need(!logits || logits->size() == rows * static_cast<size_t>(bound.executable.vocab()), "logits");
     step.logits = logits ? logits->data() : nullptr;
     check(step, bound.executable, tables.size());
     nb::gil_scoped_release release;
@@ -182,15 +226,14 @@ uint8_t* block_at(Bound& bound, int id) {
 NB_MODULE(_native, m) {
     m.doc() = "Native executable of the CPU backend.";
     m.attr("SAMPLING_BYTES") = sizeof(Sampling);
+    m.attr("CONSTANTS") = constants();
     m.def("instruction_sets", &instruction_sets, "Instruction sets of this processor and build, best first.");
     nb::class_<Bound>(m, "Executable")
         .def(nb::init<const std::string&, const std::vector<int>&, int, int, int, bool>(), nb::arg("isa"), nb::arg("cores"),
              nb::arg("max_tokens"), nb::arg("max_rows"), nb::arg("vocab"), nb::arg("exact"))
         .def("add_matrix",
              [](Bound& b, const std::string& to, const std::string& from, Bytes raw, int rows, int cols, std::optional<Ints> order) {
-                 need(!order || order->size() == static_cast<size_t>(rows), "row_order");
-                 nb::gil_scoped_release release;
-                 return b.executable.add_matrix(format_of(to), from, raw.data(), rows, cols, order ? order->data() : nullptr);
+                 return add_matrix(b.executable, to, from, raw, rows, cols, order);
              }, nb::arg("to"), nb::arg("source"), nb::arg("raw"), nb::arg("rows"), nb::arg("cols"), nb::arg("order").none())
         .def("add_vector", [](Bound& b, Array<const float> values) {
             b.vectors.push_back(b.executable.add_vector(values.data(), values.size()));

@@ -76,31 +76,31 @@ void Executable::add_op(OpRecord op) { ops_.push_back(std::move(op)); }
 
 void Executable::finish(size_t arena_floats) {
     size_t prepared = 0, sums = 0, state_floats = 0, key_floats = 0;
-    num_counters_ = 4 * (static_cast<size_t>(ceil_div(max_rows_, 32)) + 1);
+    num_stages_ = 4 * (static_cast<size_t>(ceil_div(max_rows_, HEAD_ROWS)) + 1);
     for (const auto& op : ops_) {
-        num_counters_ += 3;
+        num_stages_ += 3;
         if (op.kind == Kind::linear || op.kind == Kind::head) {
-            size_t rows = static_cast<size_t>(op.kind == Kind::head ? std::max(32, max_tokens_) : max_tokens_);
+            size_t rows = static_cast<size_t>(op.kind == Kind::head ? std::max(HEAD_ROWS, max_tokens_) : max_tokens_);
             prepared = std::max(prepared, rows * static_cast<size_t>(padded(op.inputs[0].width)));
             sums = std::max(sums, rows * static_cast<size_t>(ceil_div(op.inputs[0].width, BLOCK)));
         }
         if (op.kind == Kind::attend) {
             const auto& state = states_[static_cast<size_t>(op.state)];
             size_t group = static_cast<size_t>(op.heads / state.heads);
-            state_floats = std::max(state_floats, 2 * ATTEND_ROWS * group * partial_floats(state.value_dim));
+            state_floats = std::max(state_floats, 2 * static_cast<size_t>(ATTEND_ROWS) * group * partial_floats(state.value_dim));
         }
         if (op.kind == Kind::rope_kv) key_floats = std::max(key_floats, static_cast<size_t>(op.inputs[1].width));
     }
-    size_t strips = 2 * static_cast<size_t>(std::max(max_tokens_, 32)) * PANEL;
+    size_t strips = 2 * static_cast<size_t>(std::max(max_tokens_, HEAD_ROWS)) * PANEL;
     size_t scratch = std::max({strips * 4, state_floats * 4, key_floats * 4, choose_scratch_bytes(vocab_)}) + 64;
     arena_ = Memory(arena_floats * sizeof(float));
     prepared_ = Memory(prepared * sizeof(float));
     sums_ = Memory(sums * sizeof(float));
-    logits_ = Memory(static_cast<size_t>(32) * static_cast<size_t>(ceil_div(vocab_, PANEL) * PANEL) * sizeof(float));
-    stats_.resize(static_cast<size_t>(32 * ceil_div(vocab_, VOCAB_CHUNK)));
+    logits_ = Memory(static_cast<size_t>(HEAD_ROWS) * static_cast<size_t>(ceil_div(vocab_, PANEL) * PANEL) * sizeof(float));
+    stats_.resize(static_cast<size_t>(HEAD_ROWS * ceil_div(vocab_, VOCAB_CHUNK)));
     for (int i = 0; i < pool_.threads(); ++i) scratch_.emplace_back(scratch);
     attention_.resize(states_.size());
-    counters_ = std::make_unique<std::atomic<int>[]>(num_counters_);
+    stages_ = std::make_unique<Stage[]>(num_stages_);
 }
 
 void Executable::allocate(int blocks) {
@@ -124,7 +124,7 @@ void Executable::plan_state(const Step& step, size_t index) {
     int token = 0;
     for (int s = 0; s < step.num_sequences; ++s) {
         for (int done = 0; done < step.counts[s]; done += ATTEND_ROWS) {
-            int rows = std::min<int>(ATTEND_ROWS, step.counts[s] - done), first = step.starts[s] + done;
+            int rows = std::min(ATTEND_ROWS, step.counts[s] - done), first = step.starts[s] + done;
             for (int head = 0; head < state.heads; ++head) items.push_back({s, token + done, rows, first, head, -1, 0, 0});
         }
         token += step.counts[s];
@@ -158,7 +158,10 @@ void Executable::plan_state(const Step& step, size_t index) {
 }
 
 void Executable::run(const Step& step) {
-    for (size_t i = 0; i < num_counters_; ++i) counters_[i].store(0, std::memory_order_relaxed);
+    for (size_t i = 0; i < num_stages_; ++i) {
+        stages_[i].taken.store(0, std::memory_order_relaxed);
+        stages_[i].done.store(0, std::memory_order_relaxed);
+    }
     for (size_t i = 0; i < states_.size(); ++i) plan_state(step, i);
     for (int s = 0, token = 0; s < step.num_sequences; ++s)
         for (int i = step.starts[s]; i < step.starts[s] + step.counts[s]; ++i)

@@ -1,5 +1,5 @@
 // The executable: a compiled Program on the CPU. Built once by the add_* calls, then one `run` per step.
-// It owns packed weights, the arena of activations, the KV pool and the worker threads; it allocates nothing in a step.
+// It owns packed weights, the arena of activations, the KV pool and the worker threads; kernels allocate nothing.
 #pragma once
 
 #include <array>
@@ -67,6 +67,11 @@ struct alignas(64) Tally {
     uint64_t weight_bytes = 0;
 };
 
+// Pieces of a stage that were taken and that are done.
+struct alignas(64) Stage {
+    std::atomic<uint32_t> taken{0}, done{0};
+};
+
 // Where a token's K and V go.
 struct Place {
     int32_t block, slot;
@@ -98,6 +103,8 @@ class Executable {
     uint8_t* block(int id) { return kv_.data() + static_cast<size_t>(id) * block_bytes_; }
     int blocks() const { return blocks_; }
     int vocab() const { return vocab_; }
+    int max_tokens() const { return max_tokens_; }
+    int max_rows() const { return max_rows_; }
     int threads() const { return pool_.threads(); }
     size_t weight_bytes() const { return weight_bytes_; }
     size_t arena_bytes() const { return arena_.size(); }
@@ -126,8 +133,8 @@ class Executable {
     std::vector<ChunkStats> stats_;
     std::vector<AttendWork> attention_;  // per state, for the step
     std::vector<Place> places_;          // of the step's tokens
-    std::unique_ptr<std::atomic<int>[]> counters_;
-    size_t num_counters_ = 0;
+    std::unique_ptr<Stage[]> stages_;
+    size_t num_stages_ = 0;
     std::vector<Tally> tallies_;
 };
 

@@ -19,15 +19,6 @@ inline void pause() {
 #endif
 }
 
-// Waits until `value` differs from `old`.
-void await_change(const std::atomic<uint32_t>& value, uint32_t old) {
-    for (int i = 0; i < SPINS; ++i) {
-        if (value.load(std::memory_order_acquire) != old) return;
-        pause();
-    }
-    while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
-}
-
 void pin(int core) {
 #if defined(__linux__)
     if (core < 0) return;
@@ -42,11 +33,27 @@ void pin(int core) {
 
 }  // namespace
 
-Pool::Pool(const std::vector<int>& cores) {
-    for (size_t i = 1; i < cores.size(); ++i) workers_.emplace_back(&Pool::loop, this, static_cast<int>(i), cores[i]);
+void await_value(const std::atomic<uint32_t>& value, uint32_t wanted) {
+    for (int i = 0; i < SPINS; ++i) {
+        if (value.load(std::memory_order_acquire) == wanted) return;
+        pause();
+    }
+    for (uint32_t now = value.load(std::memory_order_acquire); now != wanted; now = value.load(std::memory_order_acquire))
+        value.wait(now, std::memory_order_acquire);
 }
 
-Pool::~Pool() {
+Pool::Pool(const std::vector<int>& cores) {
+    try {
+        for (size_t i = 1; i < cores.size(); ++i) workers_.emplace_back(&Pool::loop, this, static_cast<int>(i), cores[i]);
+    } catch (...) {
+        stop();
+        throw;
+    }
+}
+
+Pool::~Pool() { stop(); }
+
+void Pool::stop() {
     stopping_.store(true, std::memory_order_release);
     started_.fetch_add(1, std::memory_order_release);
     started_.notify_all();
@@ -62,31 +69,18 @@ void Pool::run(void (*work)(void*, int), void* context) {
         FlushDenormals flush;
         work(context, 0);
     }
-    barrier();
+    await_value(finished_, started_.load(std::memory_order_relaxed) * static_cast<uint32_t>(workers_.size()));
 }
 
 void Pool::loop(int worker, int core) {
     pin(core);
     FlushDenormals flush;
-    uint32_t seen = 0;
-    for (;;) {
-        await_change(started_, seen);
-        ++seen;
+    for (uint32_t run = 1;; ++run) {
+        await_value(started_, run);
         if (stopping_.load(std::memory_order_acquire)) return;
         work_(context_, worker);
-        barrier();
-    }
-}
-
-void Pool::barrier() {
-    if (workers_.empty()) return;
-    uint32_t generation = passed_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == workers_.size()) {
-        arrived_.store(0, std::memory_order_relaxed);
-        passed_.fetch_add(1, std::memory_order_release);
-        passed_.notify_all();
-    } else {
-        await_change(passed_, generation);
+        finished_.fetch_add(1, std::memory_order_acq_rel);
+        finished_.notify_all();
     }
 }
 

@@ -8,7 +8,6 @@ namespace pelton {
 namespace {
 
 constexpr int ROW_PIECE = 4;  // rows a worker takes at a time in stages that go by rows
-constexpr uint64_t NORM_FLOPS = 4, ACTIVATION_FLOPS = 20, TABLE_FLOPS = 60, SOFTMAX_FLOPS = 20, CHOICE_FLOPS = 20;
 
 int pieces_of(int rows) { return (rows + ROW_PIECE - 1) / ROW_PIECE; }
 
@@ -24,11 +23,17 @@ uint64_t u(int n) { return static_cast<uint64_t>(n); }
 
 }  // namespace
 
+// A stage is over when its pieces are done, not when every worker was there: one that was not running (another process
+// had its core) holds up nobody unless it holds a piece, and catches up through the stages it missed.
 template <class F>
 void Worker::parallel(int pieces, F work) {
-    auto& next = x.counters_[stage++];
-    for (int i = next.fetch_add(1, std::memory_order_relaxed); i < pieces; i = next.fetch_add(1, std::memory_order_relaxed)) work(i);
-    x.pool_.barrier();
+    Stage& at = x.stages_[stage++];
+    const uint32_t total = static_cast<uint32_t>(pieces);
+    for (uint32_t i = at.taken.fetch_add(1, std::memory_order_relaxed); i < total; i = at.taken.fetch_add(1, std::memory_order_relaxed)) {
+        work(static_cast<int>(i));
+        if (at.done.fetch_add(1, std::memory_order_acq_rel) + 1 == total) at.done.notify_all();
+    }
+    await_value(at.done, total);
 }
 
 float* Worker::at(const Slot& slot, int row) const {
@@ -289,7 +294,7 @@ void Worker::attend(const OpRecord& op) {
 }
 
 void Worker::head(const OpRecord& op) {
-    for (int first = 0; first < step.num_rows; first += 32) head_group(op, first, std::min(32, step.num_rows - first));
+    for (int first = 0; first < step.num_rows; first += HEAD_ROWS) head_group(op, first, std::min(HEAD_ROWS, step.num_rows - first));
 }
 
 void Worker::head_group(const OpRecord& op, int first, int rows) {

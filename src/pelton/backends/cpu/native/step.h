@@ -6,7 +6,11 @@
 
 namespace pelton {
 
-constexpr size_t ATTEND_ROWS = 64;  // query rows of one sequence that share a pass over its KV blocks
+constexpr int ATTEND_ROWS = 64;  // query rows of one sequence that share a pass over its KV blocks
+constexpr int HEAD_ROWS = 32;    // logit rows that share a pass over the head's matrix
+
+// What the cost rules (program/ops) count per element.
+constexpr uint64_t NORM_FLOPS = 4, ACTIVATION_FLOPS = 20, TABLE_FLOPS = 60, SOFTMAX_FLOPS = 20, CHOICE_FLOPS = 20;
 
 struct Worker {
     Executable& x;

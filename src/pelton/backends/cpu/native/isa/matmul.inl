@@ -17,6 +17,7 @@ constexpr int ROW_GROUP = 2, CHAINS = 4, DIRECT_ROWS = 2;
 constexpr int ROW_GROUP = 2, CHAINS = 2, DIRECT_ROWS = 2;
 #endif
 
+constexpr size_t DIRECT_BYTES = 256 << 10;
 constexpr int BLOCK_CODES = BLOCK * PANEL; // weights of a block
 constexpr int STRIP_BLOCKS = 16;           // K-blocks that many rows use at a time: 16 KB of bf16, half of a small L1
 
@@ -242,7 +243,9 @@ void product_in_strips(const Strip& whole, int rows) {
 
 template <Format F>
 void product_of_panel(const Strip& s, int rows) {
-    if (rows <= DIRECT_ROWS)
+    // Another pass over the panel for each group must find it in the L2 cache: memory gives it once.
+    const size_t panel = static_cast<size_t>(s.blocks) * bytes_of_block(F);
+    if (rows <= ROW_GROUP || (rows <= DIRECT_ROWS && panel <= DIRECT_BYTES))
         product<F, join_of(F)>(s, rows);
     else
         product_in_strips<F>(s, rows);

@@ -1,0 +1,159 @@
+"""The border between Python and native code: what would read outside of its memory, or cannot run, is refused."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.backends.mini import compiled, mini_module
+
+from pelton.backends.backend import CompileOptions
+from pelton.backends.cpu import _native, machine
+from pelton.backends.cpu.backend import CpuBackend
+from pelton.backends.cpu.emit import MAX_HEAD_DIM, refusal
+from pelton.core.errors import BackendError, SettingError
+from pelton.program.module import Entry
+from pelton.program.op import Op
+from pelton.program.states import KVSpec, State
+
+
+def native() -> _native.Executable:
+    return _native.Executable("portable", [-1], 8, 4, 32, False)
+
+
+@pytest.mark.parametrize(
+    ("size", "rows", "cols", "order", "what"),
+    [
+        (32 * 32 * 4 - 1, 32, 32, None, "raw bytes"),
+        (32 * 32 * 4 + 4, 32, 32, None, "raw bytes"),
+        (0, 0, 32, None, "rows or cols"),
+        (32 * 32 * 4, 32, 32, [0] * 31, "row_order"),
+        (32 * 32 * 4, 32, 32, [0] * 31 + [32], "row_order"),
+        (32 * 32 * 4, 32, 32, [0] * 31 + [-1], "row_order"),
+    ],
+)
+def test_a_matrix_must_fit_its_bytes(size: int, rows: int, cols: int, order: list[int] | None, what: str) -> None:
+    given = None if order is None else np.array(order, np.int32)
+    with pytest.raises(ValueError, match=what):
+        native().add_matrix("f32", "F32", np.zeros(size, np.uint8), rows, cols, given)
+
+
+def test_a_conversion_that_does_not_exist() -> None:
+    with pytest.raises(ValueError, match="unknown file format"):
+        native().add_matrix("f32", "Q9_9", np.zeros(4096, np.uint8), 32, 32, None)
+    with pytest.raises(ValueError):
+        native().add_matrix("q8", "F32", np.zeros(4096, np.uint8), 32, 32, None)
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    """Arguments of a native run of one token, with some of them replaced."""
+    given: dict[str, Any] = {
+        "tokens": [5],
+        "positions": [0],
+        "starts": [0],
+        "counts": [1],
+        "tables": [1],
+        "offsets": [0, 1],
+        "logit_rows": [0],
+    }
+    given = {name: np.array(changes.get(name, value), np.int32) for name, value in given.items()}
+    rows = len(given["logit_rows"])
+    top = changes.get("top", 0)
+    sampling = np.zeros((rows, _native.SAMPLING_BYTES // 4), np.int32)
+    sampling[:, 8] = changes.get("logprobs", -1)
+    return {
+        **given,
+        "sampling": sampling.view(np.uint8),
+        "out_ints": np.zeros((3, rows), np.int32),
+        "out_logprobs": np.zeros(rows, np.float32),
+        "top_ids": np.zeros((rows, top), np.int32),
+        "top_logprobs": np.zeros((rows, top), np.float32),
+        "logits": None,
+        **{name: changes[name] for name in ("logits",) if name in changes},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"tokens": [5] * 9, "positions": range(9), "counts": [9]}, "larger than compiled"),
+        ({"logit_rows": [0] * 5}, "larger than compiled"),
+        ({"logit_rows": [1]}, "logit row outside"),
+        ({"positions": [0, 1]}, "positions"),
+        ({"counts": [2]}, "do not add up"),
+        ({"counts": [0]}, "must be positive"),
+        ({"starts": [-1]}, "must be positive"),
+        ({"offsets": [0, 2]}, "table_offsets"),
+        ({"offsets": [1, 1]}, "table_offsets"),
+        ({"logprobs": 3, "top": 2}, "narrower than logprobs"),
+        ({"logits": np.zeros((1, 499), np.float32)}, "logits"),
+    ],
+)
+def test_a_step_that_does_not_fit_its_arrays(changes: dict[str, Any], what: str) -> None:
+    executable = compiled(mini_module("Q4_1"), tokens=8, rows=4, blocks=4)
+    executable._native.run(**arrays())  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=what):
+        executable._native.run(**arrays(**changes))  # type: ignore[attr-defined]
+
+
+def test_nothing_runs_before_blocks_are_allocated() -> None:
+    executable = CpuBackend().compile(mini_module("Q4_1"), CompileOptions(8, 4, threads=1))
+    with pytest.raises(ValueError, match="no KV blocks"):
+        executable._native.run(**arrays())
+
+
+def test_heads_beyond_the_kernel_are_refused() -> None:
+    attend = Op("attend", ("q",), ("o",), state="kv0", attrs={"heads": 1})
+    wide = {"kv0": State("kv0", KVSpec(1, MAX_HEAD_DIM + 2, 64), 1)}
+    odd = {"kv0": State("kv0", KVSpec(1, 63, 64), 1)}
+    good = {"kv0": State("kv0", KVSpec(1, MAX_HEAD_DIM, 64), 1)}
+    assert "at most 512" in (refusal(attend, wide) or "")
+    assert "only even" in (refusal(attend, odd) or "")
+    assert refusal(attend, good) is None
+
+
+def test_every_refusal_is_told() -> None:
+    module = mini_module("Q4_1")
+    entry = module.entries["target"]
+    head = Op("head", entry.ops[-1].inputs, weights=entry.ops[-1].weights, attrs={"softcap": 30.0})
+    ops = (*entry.ops[:-1], Op("scan", (), ()), head)
+    strange = module.with_entry(Entry("target", ops, entry.values, entry.inputs))
+    with pytest.raises(BackendError) as caught:
+        CpuBackend().compile(strange, CompileOptions(8, 4))
+    assert "'scan'" in str(caught.value) and "soft-cap" in str(caught.value)
+
+
+def test_threads_that_cannot_start_are_an_error_and_no_abort() -> None:
+    """A limit on address space makes thread stacks fail; the process must survive and say so."""
+    code = (
+        "import resource\n"
+        "from pelton.backends.cpu import _native\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "try:\n"
+        "    _native.Executable('portable', [-1] * 900, 8, 4, 32, False)\n"
+        "except RuntimeError as error:\n"
+        "    print('told:', error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("told:")
+
+
+def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "allowed_cores", lambda: [4, 5, 6, 7])
+    monkeypatch.setattr(machine, "_cpu_quota", lambda: None)
+    assert machine.worker_cores(0) == [4, 5, 6, 7]
+    assert machine.worker_cores(2) == [-1, -1]
+    assert machine.machine(5).notes
+    monkeypatch.setattr(machine, "_cpu_quota", lambda: 1.5)
+    assert machine.worker_cores(0) == [-1, -1]  # not pinned: other containers have the same first cores
+    monkeypatch.setenv("PELTON_THREADS", "3")
+    assert len(machine.worker_cores(0)) == 3
+    assert len(machine.worker_cores(1)) == 1
+    for wrong in ("0", "-1", "two", "1.5"):
+        monkeypatch.setenv("PELTON_THREADS", wrong)
+        with pytest.raises(SettingError, match="PELTON_THREADS"):
+            machine.worker_cores(0)
+    with pytest.raises(SettingError, match="more than the"):
+        machine.worker_cores(100_000)
