@@ -2,17 +2,18 @@
 
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.backends.mini import compiled, mini_module
+from tests.backends.mini import Piece, compiled, mini_module, random_tokens, run
 
 from pelton.backends.backend import CompileOptions
 from pelton.backends.cpu import _native, machine
 from pelton.backends.cpu.backend import CpuBackend
 from pelton.backends.cpu.emit import MAX_HEAD_DIM, refusal
-from pelton.core.errors import BackendError, SettingError
+from pelton.core.errors import BackendError, CapacityError, SettingError
 from pelton.program.module import Entry
 from pelton.program.op import Op
 from pelton.program.states import KVSpec, State
@@ -138,6 +139,36 @@ def test_threads_that_cannot_start_are_an_error_and_no_abort() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("told:")
+
+
+def test_more_blocks_than_there_can_be() -> None:
+    executable = CpuBackend().compile(mini_module("Q4_1"), CompileOptions(8, 4, threads=1))
+    for blocks in (2**26, 2**40):
+        with pytest.raises(CapacityError, match="more than the"):
+            executable.allocate(blocks)
+    executable.allocate(4)
+    executable._native.run(**arrays())
+
+
+def test_two_threads_cannot_step_at_once() -> None:
+    executable = compiled(mini_module("Q4_1"), tokens=600, rows=4, threads=1, blocks=40)
+    piece = [Piece(random_tokens(600), 0, range(1, 20))]
+    told: list[str] = []
+
+    def steps() -> None:
+        for _ in range(10):
+            try:
+                run(executable, piece)
+            except RuntimeError as error:
+                told.append(str(error))
+
+    workers = [threading.Thread(target=steps) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert told and all("another thread" in text for text in told)
+    run(executable, piece)
 
 
 def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:

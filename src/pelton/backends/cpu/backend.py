@@ -5,7 +5,7 @@ from pelton.backends.cpu import _native
 from pelton.backends.cpu.emit import Emitter, refusal
 from pelton.backends.cpu.executable import CpuExecutable
 from pelton.backends.cpu.machine import choose_isa, machine, worker_cores
-from pelton.core.errors import BackendError
+from pelton.core.errors import BackendError, CapacityError
 from pelton.program.module import Module
 from pelton.program.op import Op
 
@@ -28,9 +28,18 @@ class CpuBackend:
             raise BackendError("The CPU backend cannot run this model: " + "; ".join(sorted(set(refusals))) + ".")
         isa, _ = choose_isa()
         cores = worker_cores(options.threads)
-        native = _native.Executable(isa, cores, options.max_tokens, options.max_rows, module.vocab, options.exact)
+        try:
+            native = _native.Executable(isa, cores, options.max_tokens, options.max_rows, module.vocab, options.exact)
+        except RuntimeError as error:
+            raise BackendError(f"{len(cores)} threads cannot be started: {error}.", "Set fewer threads.") from error
         emitter = Emitter(native, module, options.entry, options.max_tokens, options.exact)
-        emitter.emit()
+        try:
+            emitter.emit()
+        except MemoryError as error:
+            raise CapacityError(
+                f"No memory for {module.weight_bytes >> 20} MiB of weights and steps of {options.max_tokens} tokens.",
+                "Take a smaller model, or a smaller max_num_batched_tokens.",
+            ) from error
         return CpuExecutable(native, module, options, emitter.rounded)
 
     def machine(self, threads: int = 0) -> Machine:

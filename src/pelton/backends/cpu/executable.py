@@ -6,8 +6,11 @@ import numpy as np
 from pelton.backends.backend import CompileOptions, Float32, StepInputs, StepOutputs
 from pelton.backends.cpu import _native
 from pelton.core.config import BLOCK_TOKENS
+from pelton.core.errors import CapacityError
 from pelton.program.module import Module
 from pelton.program.states import State
+
+MAX_BLOCKS = 2**26  # block ids and indices are 32-bit numbers in a step
 
 
 class CpuExecutable:
@@ -24,7 +27,14 @@ class CpuExecutable:
         return self._native.block_bytes
 
     def allocate(self, blocks: int) -> None:
-        self._native.allocate(blocks)
+        """Raises CapacityError where the system has no room for so many."""
+        remedy = "Set a smaller kv_cache_memory_bytes or num_blocks."
+        if blocks >= MAX_BLOCKS:
+            raise CapacityError(f"{blocks} KV blocks are more than the {MAX_BLOCKS} supported.", remedy)
+        try:
+            self._native.allocate(blocks)
+        except MemoryError as error:
+            raise CapacityError(f"No memory for {blocks} KV blocks of {self.block_bytes} bytes.", remedy) from error
 
     def run(self, inputs: StepInputs) -> StepOutputs:
         """Raises ValueError where the step is larger than what was compiled for."""

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
@@ -142,6 +143,7 @@ nb::dict constants() {
 struct Bound {
     Executable executable;
     std::vector<const float*> vectors;
+    std::atomic_flag busy = ATOMIC_FLAG_INIT;
 
     Bound(const std::string& isa, const std::vector<int>& cores, int max_tokens, int max_rows, int vocab, bool exact)
         : executable(kernels_of(isa), cores, max_tokens, max_rows, vocab, exact) {}
@@ -199,8 +201,12 @@ void run(Bound& bound, Ints tokens, Ints positions, Ints starts, Ints counts, In
     need(!logits || logits->size() == rows * static_cast<size_t>(bound.executable.vocab()), "logits");
     step.logits = logits ? logits->data() : nullptr;
     check(step, bound.executable, tables.size());
-    nb::gil_scoped_release release;
-    bound.executable.run(step);
+    if (bound.busy.test_and_set()) throw std::runtime_error("another thread is in the middle of a step of this executable");
+    {
+        nb::gil_scoped_release release;
+        bound.executable.run(step);
+    }
+    bound.busy.clear();
 }
 
 nb::dict counters(const Bound& bound) {

@@ -106,7 +106,7 @@ void Executable::finish(size_t arena_floats) {
 void Executable::allocate(int blocks) {
     blocks_ = blocks;
     kv_ = Memory(static_cast<size_t>(blocks) * block_bytes_);
-    size_t chunks = static_cast<size_t>(ceil_div(blocks * BLOCK, CHUNK)) + 1, floats = 0;
+    size_t chunks = static_cast<size_t>(blocks) * BLOCK / CHUNK + 2, floats = 0;
     for (const auto& op : ops_) {
         if (op.kind != Kind::attend) continue;
         const auto& state = states_[static_cast<size_t>(op.state)];
