@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CPP_SUFFIXES = (".cpp", ".hpp", ".h", ".cc", ".cu", ".cuh")
+CPP_SUFFIXES = (".cpp", ".hpp", ".h", ".inl", ".cc", ".cu", ".cuh")
 FOLDERS = ("src", "tools", "tests", "bench", "examples")
 
 LIMITS = {

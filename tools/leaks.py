@@ -18,7 +18,7 @@ from pathlib import Path
 from registries import UnreadableRegistry, find_registries, module_path
 
 ROOT = Path(__file__).resolve().parents[1]
-CPP_SUFFIXES = (".cpp", ".hpp", ".h", ".cc", ".cu", ".cuh")
+CPP_SUFFIXES = (".cpp", ".hpp", ".h", ".inl", ".cc", ".cu", ".cuh")
 WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+[a-z]*")
 CPP_TOKENS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|\w+', re.DOTALL)
 

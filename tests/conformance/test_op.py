@@ -5,6 +5,7 @@ A backend must run a kind's first case; it may refuse others, and then compiling
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from pelton.program.formats import FORMATS
 from pelton.program.module import Module
 from pelton.program.op import Attr
 from pelton.program.states import KVSpec
+from pelton.program.values import Value
 
 Case = tuple[Module, Numbers]
 FREQUENCIES = 10000.0 ** -(np.arange(8) / 8)
@@ -211,6 +213,35 @@ def test_op_does_not_see_the_chunking(kind: str, backend: str) -> None:
     for chunk in (1, 17, 64):
         got = result(backend, module, chunk)
         assert np.abs(got - wanted).max() < TOLERANCE * wanted.std(), (kind, chunk)
+
+
+def lowered(module: Module) -> Module:
+    """The module with every op that can be said in simpler ones replaced by these."""
+    entry = module.entries["target"]
+    ops, values = [], dict(entry.values)
+    for op in entry.ops:
+        for part in OPS.get(op.kind)().lower(op) or [op]:
+            shapes = OPS.get(part.kind)().shapes(part, replace(module.tables("target"), values=values))
+            values |= {name: Value(name, shape) for name, shape in zip(part.outputs, shapes, strict=True)}
+            ops.append(part)
+    return module.with_entry(replace(entry, ops=tuple(ops), values=values))
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+@pytest.mark.parametrize("kind", entries("op"))
+def test_lowered_it_gives_the_same_values(kind: str, backend: str) -> None:
+    for number, case in enumerate(CASES[kind]):
+        module, wanted = case()
+        simple = lowered(module)
+        if simple.entries["target"].ops == module.entries["target"].ops or (number and refused(backend, simple)):
+            continue
+        assert np.abs(result(backend, simple) - wanted).max() < TOLERANCE * wanted.std(), (kind, number)
+
+
+def test_some_ops_are_lowered() -> None:
+    kinds = {kind for kind in CASES for case in CASES[kind] for op in case()[0].entries["target"].ops
+             if op.kind == kind and OPS.get(kind)().lower(op)}  # fmt: skip
+    assert {"linear", "rope_kv"} <= kinds
 
 
 @pytest.mark.parametrize("kind", entries("op"))

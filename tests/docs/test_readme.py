@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
+GUIDES = ("architecture", "journey", "add-a-technique", "numerics")
 PAGES = [ENGLISH, CHINESE, ROOT / "bench" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Installing is the business of scripts/; placeholders stand for the reader's own files.
 NOT_RUN = re.compile(r"activate|scripts/|path/to")
@@ -103,7 +104,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert "://" in target or (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", [ROOT / "docs" / "journey.md", ROOT / "docs" / "add-a-technique.md", ENGLISH])
+@pytest.mark.parametrize("page", [*(ROOT / "docs" / f"{name}.md" for name in GUIDES), ENGLISH])
 def test_named_sources_exist(page: Path) -> None:
     """Paths in code marks: folders end with a slash, files with their suffix; x stands for a name of one's own."""
     text = page.read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import budget
 import leaks
 
 Write = Callable[[str, str], Path]
@@ -94,3 +95,13 @@ def test_a_table_that_is_not_literal_is_refused(tree: Path, write: Write, capsys
     write("src/pelton/kv/__init__.py", 'C: Registry[int] = Registry("codec", dict(a="b:c"))\n')
     assert leaks.main(tree) == 1
     assert "must be a literal dict" in capsys.readouterr().out
+
+
+def test_every_native_file_is_read(tree: Path, write: Write) -> None:
+    """No suffix in use may be unknown to the tools that measure and search sources."""
+    native = leaks.ROOT / "src" / "pelton" / "backends" / "cpu" / "native"
+    suffixes = {path.suffix for path in native.rglob("*") if path.is_file()}
+    assert ".inl" in suffixes
+    assert suffixes <= set(leaks.CPP_SUFFIXES) & set(budget.CPP_SUFFIXES)
+    write("src/pelton/backends/cpu/native/isa/a.inl", "void run_eagle();\n")
+    assert [leak.name for leak in leaks.find_leaks(tree)] == ["eagle"]

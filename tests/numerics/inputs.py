@@ -1,0 +1,122 @@
+"""The inputs of the vectors: corners of each function, and seeded random numbers between them."""
+
+import math
+
+import numpy as np
+from tests.numerics.cases import Case
+
+INF = math.inf
+NOTHING = [-INF, 0.0, 0.0]  # the state of a chunk that a row sees nothing of
+
+
+def _normal(rng: np.random.Generator, *shape: int) -> list[float]:
+    made: list[float] = rng.standard_normal(shape).astype(np.float32).tolist()
+    return made
+
+
+def _coarse(rng: np.random.Generator, *shape: int) -> list[float]:
+    """Numbers that bf16 and fp16 hold."""
+    made: list[float] = np.ldexp(rng.integers(-127, 128, shape), -6).astype(np.float64).tolist()
+    return made
+
+
+def _single(*numbers: float) -> list[float]:
+    made: list[float] = np.array(numbers, np.float32).tolist()
+    return made
+
+
+def _products(rng: np.random.Generator) -> list[Case]:
+    dense: list[Case] = [{"form": "f32", "x": _normal(rng, n), "w": _normal(rng, n)} for n in (1, 2, 31, 32, 33, 65)]
+    dense += [{"form": form, "x": _normal(rng, 35), "w": _coarse(rng, 35)} for form in ("bf16", "f16")]
+    coded: list[Case] = []
+    for form, low, high in (("q8", -127, 128), ("q4", -8, 8), ("q4m", 0, 16)):
+        codes, halves = rng.integers(low, high, 64).tolist(), (rng.integers(900, 1100, (2, 2)) / 2**14).tolist()
+        case = {"form": form, "x": _coarse(rng, 64), "w": codes, "scales": halves[0]}
+        coded.append({**case, "minima": [-m for m in halves[1]]} if form == "q4m" else case)
+    return dense + coded
+
+
+def _attention(rng: np.random.Generator) -> list[Case]:
+    """A tile seen in both of its halves, head sizes that are no whole blocks, a soft-cap."""
+    made: list[Case] = []
+    for form, tokens, key_dim, value_dim, softcap in (
+        ("bf16", 40, 6, 4, 0.0), ("fp32", 5, 34, 6, 0.0), ("fp32", 3, 2, 2, 2.5),
+    ):  # fmt: skip
+        draw = _coarse if form == "bf16" else _normal
+        k, v = draw(rng, tokens, key_dim), draw(rng, tokens, value_dim)
+        made.append({"form": form, "softcap": softcap, "q": _normal(rng, key_dim), "k": k, "v": v})
+    return made
+
+
+def _choices() -> list[Case]:
+    off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 2**40 + 7, "place": 3, "child": 0}
+    # The places are such that each filter changes what is drawn.
+    wishes = [
+        {"temperature": 0.0},
+        {"temperature": 1.0},
+        {"temperature": 0.7, "place": 4, "child": 1},
+        {"temperature": 1.5, "top_k": 40, "place": 1},
+        {"temperature": 1.0, "top_p": 0.9, "place": 2},
+        {"temperature": 2.0, "min_p": 0.05, "place": 30},
+        {"temperature": 1.3, "top_k": 700, "top_p": 0.95, "min_p": 0.001, "seed": 2**64 - 1, "place": 0},
+    ]
+    rounded = [{name: _as_stored(value) for name, value in {**off, **wish}.items()} for wish in wishes]
+    made: list[Case] = [{"count": 9000, "wish": wish} for wish in rounded]
+    few = {"logits": _single(1.5, -INF, 2.0, 2.0, -3.0, 0.25, 2.0)}
+    made += [{**few, "wish": wish} for wish in rounded[:3]]
+    # Ties at the border of top-p stay by the lower id; out of fp32's range after scaling, the choice is greedy.
+    made.append({**few, "wish": {**rounded[1], "top_p": 0.5}})
+    made.append({"logits": _single(1e30, 3e38, 2e38), "wish": {**rounded[1], "temperature": _as_stored(1e-5)}})
+    return made
+
+
+def _as_stored(value: float) -> float:
+    return float(np.float32(value)) if isinstance(value, float) else value
+
+
+def inputs() -> dict[str, list[Case]]:
+    """By kind, each list in the order of the file."""
+    rng = np.random.default_rng(1)
+    exps = (0, -0.0, 1, -1, 0.5, 1e-8, -1e-8, 88.7, 88.72283, 88.8, -87.3, -87.33654, -87.4, INF, -INF, 20.25, -45.5)
+    tanhs = (0, -0.0, 1e-6, 0.3, -0.5, 0.6249999, 0.625, -0.625, 1, -2.5, 8.7, 44.0, 50, -INF)
+    gates = (0, -0.0, 1, -1, 0.01, 3.75, -3.75, 12, -12, 90, -90, -200, 1e20)
+    halfway = [1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 2**-8, 3.3e38, 3.4e38]
+    words = [0, 1, 2**31, 2**31 - 1, 2**32 - 1, *rng.integers(0, 2**32, 8).tolist()]
+    frequencies = [1.0, 10000.0**-0.25, 10000.0**-0.75, 500000.0**-0.9]
+    return {
+        "bf16": [{"x": _single(0, -0.0, *halfway, INF, *_normal(rng, 6))}],
+        "exp": [{"x": _single(*exps, *(8 * x for x in _normal(rng, 12)))}],
+        "tanh": [{"x": _single(*tanhs, *_normal(rng, 10))}],
+        "exp_double": [{"x": [0.0, 1.0, -1.0, -31.25, -699.9, -700.5, *(-20 * rng.random(8)).tolist()]}],
+        "log_double": [{"x": [1.0, 0.5, 2.0, 2.0**-33, 1 - 2.0**-33, 0.7, 0.71, *(5000 * rng.random(8)).tolist()]}],
+        "product": _products(rng),
+        "rms_norm": [
+            {"eps": _as_stored(eps), "x": _normal(rng, n), "gain": _normal(rng, n)} for n, eps in ((35, 1e-5), (3, 0.5))
+        ],
+        "silu": [{"x": _single(*gates, *_normal(rng, 6))}],
+        "gelu_tanh": [{"x": _single(*gates, *_normal(rng, 6))}],
+        "angles": [
+            {"position": position, "factor": factor, "frequencies": frequencies}
+            for position, factor in ((0, 1.0), (1, 1.0), (355, 1.0), (8191, 1.0), (103993, 1.0), (77, 1.25))
+        ],
+        "rotation": [dict(zip(("x1", "x2", "cos", "sin"), _normal(rng, 4), strict=True)) for _ in range(3)],
+        "attention": _attention(rng),
+        "merge": [
+            {"first": _single(1.25, 3.5, *_normal(rng, 3)), "later": _single(later, 7.125, *_normal(rng, 3))}
+            for later in (0.5, 2.75, -100.0)
+        ]
+        + [{"first": NOTHING, "later": [1.0, 2.0, 3.0]}, {"first": [1.0, 2.0, 3.0], "later": NOTHING}],
+        "statistics": [
+            {"logits": _single(-INF, *_normal(rng, 15), 2.75, 2.75, *_normal(rng, 3))},
+            {"count": 333},
+            {"count": 4096},
+        ],
+        "philox": [
+            {"seed": seed, "place": place, "child": child, "token": token}
+            for seed, place, child, token in (
+                (0, 0, 0, 0), (1, 0, 0, 0), (2**40 + 7, 3, 0, 48), (2**64 - 1, 2**32 - 1, 5, 49148),
+            )
+        ],
+        "gumbel": [{"words": words}],
+        "choice": _choices(),
+    }  # fmt: skip

@@ -1,0 +1,75 @@
+"""The kinds of vectors, each computed in two ways: by the kernels, and by the page (order1.py).
+
+What it is not: a test. Invariant: inputs are drawn once, by inputs.py; whoever checks a vector reads its input from the
+file.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+from tests.numerics import by_kernel, order1
+from tests.numerics.cases import Case, logits_of, ruled
+
+
+def _attention(case: Case) -> Case:
+    rounded = case["form"] == "bf16"
+    q = [order1.bf16(x) for x in case["q"]] if rounded else case["q"]
+    scale = order1.f32(len(q) ** -0.5)
+    scores = [order1.score(q, k, scale, case["softcap"]) for k in case["k"]]
+    m, total, sums = order1.tile((-math.inf, 0.0, [0.0] * len(case["v"][0])), scores, case["v"], rounded=rounded)
+    return {"m": m, "l": total, "y": [order1.f32(o / total) for o in sums]}
+
+
+def _merge(case: Case) -> list[float]:
+    first, later = ((s[0], s[1], s[2:]) for s in (case["first"], case["later"]))
+    m, total, sums = order1.merge(first, later)
+    return [m, total, *sums]
+
+
+def _statistics(case: Case) -> Case:
+    top, place, total = order1.statistics(logits_of(case))
+    return {"max": top, "argmax": place, "sum": total}
+
+
+@cache
+def _ruled_logsumexp(count: int) -> float:
+    return order1.logsumexp(ruled(count))
+
+
+def _choice(case: Case) -> Case:
+    logits = logits_of(case)
+    token = order1.choose(logits, case["wish"])
+    lse = _ruled_logsumexp(case["count"]) if "count" in case else order1.logsumexp(logits)
+    return {"token": token, "logprob": order1.f32(logits[token] - lse)}
+
+
+def _each(function: Callable[[float], float]) -> Callable[[Case], list[float]]:
+    return lambda case: [function(x) for x in case["x"]]
+
+
+def _angles(case: Case) -> list[list[float]]:
+    pairs = [order1.angle(case["position"], frequency, case["factor"]) for frequency in case["frequencies"]]
+    return [[cos for cos, _ in pairs], [sin for _, sin in pairs]]
+
+
+# kind -> (by a kernel, by the page)
+KINDS: dict[str, tuple[Callable[[by_kernel.Isa, Case], object], Callable[[Case], object]]] = {
+    "bf16": (by_kernel.bf16, _each(order1.bf16)),
+    "exp": (by_kernel.exp, _each(order1.exp)),
+    "tanh": (by_kernel.tanh, _each(order1.tanh)),
+    "exp_double": (by_kernel.exp_double, _each(order1.exp_double)),
+    "log_double": (by_kernel.log_double, _each(order1.log_double)),
+    "product": (by_kernel.product, lambda c: order1.product(c["x"], c["w"], c.get("scales"), c.get("minima"))),
+    "rms_norm": (by_kernel.rms_norm, lambda c: order1.rms_norm(c["x"], c["gain"], c["eps"])),
+    "silu": (by_kernel.silu, _each(order1.silu)),
+    "gelu_tanh": (by_kernel.gelu_tanh, _each(order1.gelu_tanh)),
+    "angles": (by_kernel.angles, _angles),
+    "rotation": (by_kernel.rotation, lambda c: list(order1.rotate(c["x1"], c["x2"], c["cos"], c["sin"]))),
+    "attention": (by_kernel.attention, _attention),
+    "merge": (by_kernel.merge, _merge),
+    "statistics": (by_kernel.statistics, _statistics),
+    "philox": (by_kernel.philox, lambda c: order1.noise_words(c["seed"], c["place"], c["child"], c["token"] // 4)),
+    "gumbel": (by_kernel.gumbel, lambda c: [order1.gumbel(word) for word in c["words"]]),
+    "choice": (by_kernel.choice, _choice),
+}
