@@ -40,7 +40,7 @@ class CpuBackend:
                 f"No memory for {module.weight_bytes >> 20} MiB of weights and steps of {options.max_tokens} tokens.",
                 "Take a smaller model, or a smaller max_num_batched_tokens.",
             ) from error
-        return CpuExecutable(native, module, options, emitter.rounded)
+        return CpuExecutable(native, module, options)
 
     def machine(self, threads: int = 0) -> Machine:
         return machine(threads)

@@ -14,6 +14,7 @@ from pelton.program.formats import FORMATS
 from pelton.program.module import Module
 from pelton.program.op import Op
 from pelton.program.ops.elementwise import ACTIVATIONS
+from pelton.program.ops.linear import biases
 from pelton.program.passes.place import Placement, place
 from pelton.program.states import State
 from pelton.program.weights import VECTOR, Storage
@@ -66,10 +67,9 @@ class Emitter:
     entry: str
     max_tokens: int
     exact: bool
-    rounded: int = 0
 
     def emit(self) -> None:
-        """Packs weights, adds states and ops, closes the executable. `rounded` then counts matrices rounded to bf16."""
+        """Packs weights, adds states and ops, closes the executable."""
         entry = self.module.entries[self.entry]
         placement = place(entry, self.max_tokens)
         matrices, vectors = self._weights(entry.ops)
@@ -93,7 +93,6 @@ class Emitter:
 
     def _matrix(self, storage: Storage) -> int:
         target = PACKED[storage.format][self.exact]
-        self.rounded += storage.format in ("F32", "F16") and target == "bf16"
         raw = np.frombuffer(storage.source.read(), np.uint8)
         order = None if storage.row_order is None else np.array(storage.row_order, np.int32)
         number = self.native.add_matrix(target, storage.format, raw, storage.rows, storage.cols, order)
@@ -116,8 +115,6 @@ class Emitter:
 
         used = [name for name in op.weights if name in matrices]
         gain = op.text("gain") or (op.weights[0] if op.kind == "rms_norm" else "")
-        biases = op.attrs.get("biases", ()) or ("",) * len(used)
-        assert isinstance(biases, tuple)
         frequencies = op.attrs.get("inverse_frequencies", ())
         activation = op.text("activation")
         return {
@@ -125,9 +122,7 @@ class Emitter:
             "inputs": [slot(name) for name in op.inputs if name in placement.offsets],
             "outputs": [slot(name) for name in op.outputs],
             "matrices": [matrices[name] for name in used],
-            "biases": [vectors.get(str(name), -1) for name in biases or [""] * len(used)]
-            if op.kind == "linear"
-            else [],
+            "biases": [vectors.get(name, -1) for name in biases(op)] if op.kind == "linear" else [],
             "gain": vectors.get(gain, -1),
             "eps": op.number("eps"),
             "scale": op.number("scale", 1.0),
@@ -145,8 +140,7 @@ class Emitter:
 
 
 def _weights_of(op: Op) -> list[str]:
-    biases = op.attrs.get("biases", ())
-    extra = [str(name) for name in biases] if isinstance(biases, tuple) else []
+    extra = biases(op) if op.kind == "linear" else ()
     return [name for name in (*op.weights, op.text("gain"), *extra) if name]
 
 

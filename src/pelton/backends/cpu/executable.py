@@ -14,13 +14,12 @@ MAX_BLOCKS = 2**26  # block ids and indices are 32-bit numbers in a step
 
 
 class CpuExecutable:
-    """See backends.backend.Executable. `rounded_matrices`: F16 and F32 matrices that were rounded to bf16 at load."""
+    """See backends.backend.Executable."""
 
-    def __init__(self, native: _native.Executable, module: Module, options: CompileOptions, rounded: int) -> None:
+    def __init__(self, native: _native.Executable, module: Module, options: CompileOptions) -> None:
         self._native = native
         self._module = module
         self._options = options
-        self.rounded_matrices = rounded
 
     @property
     def block_bytes(self) -> int:

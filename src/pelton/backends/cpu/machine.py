@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pelton.backends.backend import Machine
 from pelton.backends.cpu import _native
+from pelton.core.config import MOST_THREADS
 from pelton.core.environment import variable
 from pelton.core.errors import SettingError
 
-MAX_THREADS = 1024
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -31,11 +31,11 @@ def worker_cores(threads: int) -> list[int]:
     """The core of each worker, -1 where a worker is not pinned. `threads` 0: PELTON_THREADS, or allowed_threads()."""
     if not threads:
         given = variable("PELTON_THREADS")
-        if given and not (given.isdigit() and int(given) > 0):
+        if given and not (given.isdecimal() and len(given) < 10 and int(given) > 0):
             raise SettingError(f"PELTON_THREADS={given!r} is not a number of threads.", "Use 1 or more, or unset it.")
         threads = int(given or 0) or allowed_threads()
-    if threads > MAX_THREADS:
-        raise SettingError(f"threads={threads} is more than the {MAX_THREADS} supported.", f"Use {allowed_threads()}.")
+    if threads > MOST_THREADS:
+        raise SettingError(f"threads={threads} is more than the {MOST_THREADS} supported.", f"Use {allowed_threads()}.")
     cores = allowed_cores()
     # Fewer workers than cores (a quota, or a setting): the kernel finds idle ones, and not all containers of a
     # host sit on its first cores. More: pinning would make them queue on the same cores.

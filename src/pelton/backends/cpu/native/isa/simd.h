@@ -228,12 +228,6 @@ template <int I, int MINUS> inline V nibble(U codes) {
 
 // ---- the same source on every ISA from here on ----
 
-inline V load_bf16(const uint16_t* p) {  // 16 consecutive bf16
-    float wide[16];
-    for (int i = 0; i < 16; ++i) wide[i] = from_bf16(p[i]);
-    return load(wide);
-}
-
 // 32 bf16 as 16 pairs: lane j of even is p[2j], of odd p[2j + 1].
 inline void load_pairs(const uint16_t* p, V& even, V& odd) {
     U both = uload(p);
@@ -293,7 +287,5 @@ inline V exp(V x) {
     y = where_less(high, x, floats(uset1(0x7f800000u)), y);
     return where_nan(x, x, y);
 }
-
-inline V sigmoid(V x) { return div(set1(1.0f), add(set1(1.0f), exp(sub(zero(), x)))); }
 
 }  // namespace pelton::PELTON_NS
