@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -188,3 +189,19 @@ def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
             machine.worker_cores(0)
     with pytest.raises(SettingError, match="more than the"):
         machine.worker_cores(100_000)
+
+
+def test_free_memory_of_a_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Page cache counts as free; "max" and a missing file mean no limit."""
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "_meminfo_available", lambda: 10_000)
+    assert machine.free_memory() == 10_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine.free_memory() == 10_000
+    (tmp_path / "memory.max").write_text("9000\n")
+    (tmp_path / "memory.current").write_text("5000\n")
+    assert machine.free_memory() == 4000
+    (tmp_path / "memory.stat").write_text("anon 3000\ninactive_file 1500\n")
+    assert machine.free_memory() == 5500
+    (tmp_path / "memory.current").write_text("99999\n")
+    assert machine.free_memory() == 0

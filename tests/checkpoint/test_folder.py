@@ -1,6 +1,8 @@
 """Folders in the public layout: configs, templates, special tokens, and what is refused by name."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,8 @@ NAMED = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": 
         ({"tokenizer_config__json": {"chat_template": "text"}}, "text"),
         ({"tokenizer_config__json": {"chat_template": NAMED}}, "D"),
         ({"tokenizer_config__json": {"chat_template": NAMED[:1]}}, None),
+        ({"tokenizer_config__json": {"chat_template": [{"name": ["a"], "template": "x"}]}}, None),
+        ({"tokenizer_config__json": {"chat_template": [{"name": {}}, *NAMED]}}, "D"),
         ({"chat_template__jinja": "file é", "tokenizer_config__json": {"chat_template": "text"}}, "file é"),
         ({"chat_template__json": {"chat_template": "json"}}, "json"),
         ({"tokenizer_config__json": {}}, None),
@@ -84,6 +88,13 @@ def test_special_tokens_from_the_tokenizer_config(tmp_path: Path) -> None:
     tokens = opened(tmp_path, tokenizer_config__json=tokenizer).special_tokens
     assert (tokens.bos_token, tokens.bos_id, tokens.eos_token, tokens.eos_id) == ("<s>", 5, "</s>", 8)
     assert (tokens.pad_token, tokens.pad_id, tokens.add_bos, tokens.eos_ids) == (None, None, True, (7, 8))
+
+
+@pytest.mark.parametrize("key", ["9" * 5000, "9" * 11, "-1", "x", "\u00b2"])
+def test_added_tokens_whose_id_is_none_are_passed_over(tmp_path: Path, key: str) -> None:
+    tokenizer = {"bos_token": "<s>", "added_tokens_decoder": {key: {"content": "<s>"}}}
+    tokens = opened(tmp_path, tokenizer_config__json=tokenizer).special_tokens
+    assert (tokens.bos_token, tokens.bos_id) == ("<s>", CONFIG["bos_token_id"])
 
 
 @pytest.mark.parametrize("value", ["x", -1, [1, None], True, 1.5])
@@ -138,6 +149,29 @@ def test_files_that_are_no_models(tmp_path: Path, name: str, words: str) -> None
     (tmp_path / name).write_bytes(b"some bytes that are no model")
     with pytest.raises(CheckpointError, match=words):
         open_checkpoint(tmp_path / name)
+
+
+def test_a_file_name_too_long_for_the_system(tmp_path: Path) -> None:
+    folder_with(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    index = {"weight_map": {"a": "x" * 5000}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="File name too long") as caught:
+        open_checkpoint(tmp_path)
+    assert caught.value.cause.startswith(f"{tmp_path}: ")
+
+
+def test_a_folder_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the system answers a process that may not look into the folder; the superuser always may."""
+    exists = Path.exists
+
+    def refused(path: Path, **options: bool) -> bool:
+        if path.parent == tmp_path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return exists(path, **options)
+
+    monkeypatch.setattr(Path, "exists", refused)
+    assert f"{tmp_path}: cannot be opened ([Errno 13] Permission denied" in refusal(tmp_path)
 
 
 def test_fingerprint_follows_the_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

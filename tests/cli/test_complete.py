@@ -9,6 +9,7 @@ import pytest
 from tests.cli.running import RUN, environment, invoke, modules_after, run
 
 from pelton import LLM, SamplingParams
+from pelton.backends.cpu.machine import allowed_threads
 from pelton.cli.loading import sampling_params
 
 PROMPT = "The capital of France is"
@@ -115,6 +116,35 @@ def test_verbose_tells_the_start() -> None:
     assert "dtype bfloat16" in result.stderr and "1 threads" in result.stderr
 
 
+def test_notes_are_told_once_and_without_being_asked() -> None:
+    """Those of the log too: a process without any logging set up would show warnings by itself."""
+    done = run("complete", PROMPT, "--max-tokens", "1", "--num-blocks", "10", "--threads", "1")
+    assert done.returncode == 0
+    (told,) = done.stderr.decode().splitlines()
+    assert told.startswith("note: max_model_len is 320 and not the model's 8192")
+    verbose = invoke("complete", PROMPT, "--max-tokens", "1", "--num-blocks", "10", "-v").stderr
+    assert verbose.count("max_model_len is 320") == 1 and "weights  5." in verbose
+
+
+def test_an_answer_that_is_cut_says_so(reused: LLM) -> None:
+    """Unless it is as long as was asked for."""
+    cut = invoke("complete", PROMPT, "--temperature", "0", "--ignore-eos")
+    assert cut.stderr == "(cut after 128 tokens; --max-tokens allows more)\n"
+    assert invoke("complete", PROMPT, "--temperature", "0", "--ignore-eos", "--max-tokens", "128").stderr == ""
+
+
+def test_a_full_context_is_told() -> None:
+    result = invoke("complete", PROMPT, "--ignore-eos", "--max-tokens", "100000", "--num-blocks", "1")
+    assert result.exit_code == 0
+    assert result.stderr.splitlines()[1:] == ["(the context of 32 tokens is full)"]
+
+
+def test_more_threads_than_cores_are_told() -> None:
+    threads = allowed_threads() + 1
+    result = invoke("complete", PROMPT, "--max-tokens", "1", "--threads", str(threads))
+    assert f"note: {threads} threads on " in result.stderr and "they will get in each other's way" in result.stderr
+
+
 def test_settings_reach_the_engine() -> None:
     result = invoke("complete", PROMPT, "--max-tokens", "1", "-v", "--dtype", "float32", "--max-model-len", "100")
     assert "dtype float32" in result.stderr and "at most 100 per request" in result.stderr
@@ -123,21 +153,23 @@ def test_settings_reach_the_engine() -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--temperature", "-1"), "temperature=-1.0"),
-        (("--temperature", "nan"), "temperature=nan"),
-        (("--top-p", "0"), "top_p=0.0"),
-        (("--top-k", "-2"), "top_k=-2"),
-        (("--min-p", "2"), "min_p=2.0"),
-        (("--max-tokens", "0"), "max_tokens=0"),
+        (("--temperature", "-1"), "--temperature -1.0 "),
+        (("--temperature", "nan"), "--temperature nan "),
+        (("--top-p", "0"), "--top-p 0.0 "),
+        (("--top-k", "-2"), "--top-k -2 "),
+        (("--min-p", "2"), "--min-p 2.0 "),
+        (("--max-tokens", "0"), "'--max-tokens': 0"),
         (("--max-tokens", "many"), "--max-tokens"),
-        (("--seed", "-1"), "seed=-1"),
-        (("--stop", ""), "stop contains ''"),
-        (("--stop-token-id", "-4"), "stop_token_ids contains -4"),
+        (("--seed", "-1"), "--seed -1 "),
+        (("--stop", ""), "--stop contains ''"),
+        (("--stop-token-id", "-4"), "--stop-token-id contains -4"),
         (("--logprobs", "21"), "--logprobs"),
         (("--dtype", "float17"), "--dtype"),
-        (("--threads", "-1"), "threads=-1"),
-        (("--max-model-len", "0"), "max_model_len=0"),
+        (("--threads", "-1"), "--threads -1 "),
+        (("--max-model-len", "0"), "--max-model-len 0 "),
         (("--chat-template", "not/there"), "--chat-template"),
+        (("--kv-cache-memory-bytes", "9" * 400), "more memory than a machine can address"),
+        (("--model", ""), "--model is empty"),
     ],
 )
 def test_impossible_values_are_usage_errors(words: tuple[str, ...], named: str) -> None:
@@ -151,7 +183,32 @@ def test_impossible_values_are_usage_errors(words: tuple[str, ...], named: str) 
 def test_a_value_beyond_the_model_is_an_error() -> None:
     result = invoke("complete", PROMPT, "--max-model-len", "9000")
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: max_model_len=9000 is beyond the 8192 tokens")
+    assert result.stderr.startswith("error: --max-model-len 9000 is beyond the 8192 tokens")
+
+
+def test_settings_that_do_not_fit_are_named_by_their_flags() -> None:
+    told = invoke("complete", PROMPT, "--max-model-len", "4000", "--num-blocks", "4").stderr
+    assert told.startswith("error: --max-model-len 4000 needs 125 KV blocks")
+    assert "Set --max-model-len 128, or --kv-cache-memory-bytes " in told
+
+
+@pytest.mark.parametrize("tokenizer", ["nothing", "no/such.gguf", "folder"])
+def test_a_tokenizer_that_is_none_names_its_flag(tokenizer: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    name = str(tmp_path / tokenizer) if tokenizer == "folder" else tokenizer
+    result = invoke("complete", PROMPT, "--tokenizer", name)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: --tokenizer: ") and name in result.stderr
+
+
+def test_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(reference: str, flags: object) -> LLM:
+        raise MemoryError
+
+    monkeypatch.setattr("pelton.cli.commands.complete.load", load)
+    result = invoke("complete", PROMPT)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "error: Not enough memory for these settings. Choose smaller ones, or a smaller model.\n"
 
 
 def test_two_models_or_two_prompts(tmp_path: Path) -> None:
@@ -180,7 +237,10 @@ def test_a_lone_surrogate_argument() -> None:
     assert done.returncode == 1
     assert done.stdout == b""
     message = done.stderr.decode()
-    assert message.startswith("error: prompt holds the lone surrogate U+DCE9") and message.count("\n") == 1
+    assert (
+        message.startswith("error: The prompt holds bytes that are no UTF-8 text, the encoding of the locale (LC_ALL")
+        and message.count("\n") == 1
+    )
 
 
 def test_a_lone_surrogate_model() -> None:

@@ -1,13 +1,15 @@
-"""The frame: help, unknown words, errors and exit codes."""
+"""The frame: help, unknown words, errors and exit codes, streams that are full or closed."""
 
+import subprocess
+import sys
 from dataclasses import fields
 
 import pytest
-from tests.cli.running import invoke, modules_after
+from tests.cli.running import environment, invoke, modules_after
 
 from pelton.cli.main import COMMANDS
-from pelton.cli.options import ENGINE_HELP, ENGINE_SECTIONS, looks_like_model, parse_size
-from pelton.core.errors import CheckpointError
+from pelton.cli.options import ENGINE_HELP, ENGINE_SECTIONS, explain, looks_like_model, parse_size
+from pelton.core.errors import CheckpointError, RequestError, SettingError
 
 MISSING = "no/such/model.gguf"
 
@@ -81,6 +83,66 @@ def test_every_setting_has_a_flag() -> None:
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "8388608T", "9" * 5000 + "k"])
+def test_sizes_beyond_all_machines(text: str) -> None:
+    result = invoke("complete", "--kv-cache-memory-bytes", text, "hi")
+    assert result.exit_code == 2
+    assert "more memory than a machine can address" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("top_p=0.0 is out of range.", "--top-p 0.0 is out of range."),
+        ("stop contains ''.", "--stop contains ''."),
+        ("seed=-1 is bad; raise max_model_len.", "--seed -1 is bad; raise --max-model-len."),
+        ("stop_token_ids contains -4.", "--stop-token-id contains -4."),
+        ("Unknown kv_codec 'x'.", "Unknown --kv-codec 'x'."),
+        ("a stop string; the backend; the dtype", "a stop string; the backend; the dtype"),
+        ("in /models/num_blocks/x or my_num_blocks_2=3", "in /models/num_blocks/x or my_num_blocks_2=3"),
+    ],
+)
+def test_errors_name_flags(said: str, shown: str) -> None:
+    assert explain(SettingError(said)) == shown
+    assert explain(CheckpointError(said)) == said
+
+
+def test_a_missing_template_names_the_flag() -> None:
+    error = RequestError("There is none.", "Give a chat template.", param="messages")
+    assert explain(error).endswith("Give a chat template. The flag for it is --chat-template FILE.")
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    """A line of shell in which $P is the command."""
+    line = f"P='{sys.executable} -m pelton'; {command}"
+    return subprocess.run(
+        ["bash", "-c", line], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment()
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("$P complete hi --max-tokens 2 >/dev/full", "The output cannot be written: No space left on device."),
+        ("$P program >/dev/full", "The output cannot be written: No space left on device."),
+        ("$P --help >/dev/full", "No space left on device."),
+        ("$P complete hi --max-tokens 2 >&-", "Standard output is closed, and there is nowhere to write to."),
+        ("$P chat <&-", "Standard input is closed, and there is nothing else to read from."),
+        ("$P complete <&-", "Standard input is closed, and there is nothing else to read from."),
+        ("$P complete --prompt-file - <&-", "Standard input is closed, and there is nothing else to read from."),
+    ],
+)
+def test_streams_that_are_full_or_closed(command: str, told: str) -> None:
+    done = shell(command)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: {told}\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "2>/dev/full", "<&- 2>&-"])
+def test_streams_that_are_not_needed(closed: str) -> None:
+    done = shell(f"$P complete hi --max-tokens 2 --num-blocks 2 {closed}")
+    assert done.returncode == 0 and done.stdout.strip()
 
 
 @pytest.mark.parametrize("text", ["", "much", "-5M", "5X", "M"])

@@ -78,6 +78,23 @@ def test_impossible_sizes(words: tuple[str, ...]) -> None:
     assert invoke("program", *words).exit_code == 2
 
 
+@pytest.mark.parametrize(("tokens", "context"), [("9" * 20, "0"), ("1", "8192"), ("8193", "0")])
+def test_more_than_the_context_is_refused(tokens: str, context: str) -> None:
+    result = invoke("program", "--tokens", tokens, "--context", context)
+    assert result.exit_code == 1
+    assert f"--tokens {tokens} and --context {context} are" in result.stderr and "8192" in result.stderr
+
+
+def test_a_whole_context_is_shown() -> None:
+    assert "T = 8 tokens after 8184" in invoke("program", "--tokens", "8", "--context", "8184").stdout
+
+
+def test_notes_about_the_config_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pelton.cli.commands.program.config_notes", lambda config: ("look here",))
+    result = invoke("program")
+    assert result.exit_code == 0 and result.stderr == "note: look here\n"
+
+
 def test_no_kernels_are_needed() -> None:
     modules = modules_after("program")
     assert not {"torch", "tokenizers", "pelton.backends.cpu._native", "pelton.engine"} & modules

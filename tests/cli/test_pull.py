@@ -14,6 +14,24 @@ def test_path_prints_the_path_alone(smollm2: Path) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"{smollm2}\n", "")
 
 
+def test_what_is_there_is_verified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[object] = []
+
+    def watch(name: str, **keywords: object) -> Path:
+        asked.append(keywords["verify"])
+        return tmp_path
+
+    monkeypatch.setattr("pelton.cli.commands.pull.pull", watch)
+    assert invoke("pull").stdout == f"{tmp_path}\n"
+    assert asked == [True]
+
+
+def test_path_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    assert invoke("pull", "./x.gguf", "--path").stdout == f"{tmp_path}/x.gguf\n"
+
+
 def test_tells_what_is_there(smollm2: Path) -> None:
     result = invoke("pull")
     assert result.stdout == f"{smollm2}\n"

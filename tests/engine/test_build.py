@@ -1,18 +1,20 @@
 """From settings to a running engine: what is wired, reported and refused, on a tiny checkpoint in the public layout."""
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pytest import LogCaptureFixture
 
 from pelton.core.clock import FakeClock
 from pelton.core.config import resolve
-from pelton.core.errors import CapacityError, CheckpointError, SettingError, UnknownNameError
+from pelton.core.errors import CapacityError, CheckpointError, RequestError, SettingError, UnknownNameError
 from pelton.core.params import SamplingParams
 from pelton.engine.build import build
 from pelton.engine.llm import LLM
-from pelton.engine.prompts import default_params
 from pelton.engine.report import Phases, StartReport
 from pelton.kv import KV_CODECS
 from pelton.program.states import KVSpec
@@ -72,8 +74,8 @@ def test_phases_are_timed_by_the_clock() -> None:
         clock.advance(1.0)
         raise ValueError
     assert phases.taken == (("one", 2.0), ("two", 1.0))
-    report = StartReport("m", 1 << 20, "bfloat16", 11, 1 << 20, 32, 320, "cpu", "avx2", 2, phases.taken, ("look here",))
-    assert report.seconds == 3.0 and report.lines()[-1] == "note     look here"
+    report = StartReport("m", 1 << 20, "bfloat16", 11, 1 << 20, 32, 320, "cpu", "avx2", 2, phases.taken)
+    assert report.seconds == 3.0
     assert "3.00 s (one 2.00, two 1.00)" in report.lines()[3] and "11.0 MiB when full: 320 tokens" in report.lines()[1]
 
 
@@ -99,16 +101,98 @@ def test_wrong_settings_are_refused_by_name(tiny_model: Path) -> None:
         LLM(str(tiny_model / "config.json"))
 
 
+def test_a_template_that_does_not_compile_is_refused_at_the_start(tiny_model: Path) -> None:
+    with pytest.raises(SettingError, match="chat_template cannot work: The chat template does not compile"):
+        LLM(str(tiny_model), num_blocks=10, chat_template="{{")
+    with LLM(str(tiny_model), num_blocks=10, chat_template="{{ messages | length }}") as llm:
+        assert llm.chat_prompt([{"role": "user", "content": "hi"}])["prompt"] == "1"
+
+
+def test_rows_that_no_memory_could_hold_are_refused(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("pelton.engine.build.RowStates", no_memory)
+    with pytest.raises(CapacityError, match="max_num_seqs=9 requests of max_model_len=320 tokens"):
+        LLM(str(tiny_model), num_blocks=10, max_num_seqs=9)
+
+
+def test_tokens_beyond_the_model_are_told_and_refused(tiny_model: Path, tmp_path: Path) -> None:
+    """The model has 272 tokens, its files speak of more."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    described = json.loads((folder / "tokenizer.json").read_text())
+    described["added_tokens"] += [
+        {**described["added_tokens"][0], "id": 260 + n, "content": f"<more{n}>"} for n in range(20)
+    ]
+    (folder / "tokenizer.json").write_text(json.dumps(described))
+    said = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps({**said, "eos_token_id": [256, 300]}))
+    with LLM(str(folder), num_blocks=10, dtype="float32") as llm:
+        for words in ("The tokenizer has 280 tokens, the model 272", "Token 300 cannot end an answer"):
+            assert sum(words in note for note in llm.report.notes) == 1, words
+        assert llm._parts.requests.make("hi", GREEDY).stop_token_ids == {256}
+        with pytest.raises(RequestError, match=r"prompts\[1\]: The text becomes token 272 \('<more12>'\)"):
+            llm.generate(["hi<more11>", "hi<more12>"], GREEDY, use_tqdm=False)
+        assert llm.generate("hi<more11>", GREEDY, use_tqdm=False)[0].prompt_token_ids == [104, 105, 271]
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({**config, "bos_token": "<more19>", "add_bos_token": True})
+    )
+    with pytest.raises(CheckpointError, match="starts with token 279"):
+        LLM(str(folder), num_blocks=10)
+
+
 def test_another_tokenizer_can_be_named(tiny_model: Path) -> None:
     with LLM(str(tiny_model), tokenizer=str(tiny_model), num_blocks=10) as llm:
         assert llm.get_tokenizer().encode("hi") == [104, 105]
 
 
-def test_defaults_of_a_model_that_no_request_could_have_are_the_checkpoints_fault() -> None:
-    assert default_params({}) == SamplingParams()
-    assert default_params({"temperature": None, "top_p": 0.9}) == SamplingParams(top_p=0.9)
-    with pytest.raises(CheckpointError, match=r"generation_config.json: temperature=-1"):
-        default_params({"temperature": -1})
+def test_notes_are_in_the_report_and_in_the_log(tiny_model: Path, tmp_path: Path, caplog: LogCaptureFixture) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    for name, extra in (("config.json", {"zeta_gate": 1}), ("generation_config.json", {"repetition_penalty": 1.3})):
+        said = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**said, **extra}))
+    with LLM(str(folder), num_blocks=10) as llm:
+        notes = llm.report.notes
+    for words in ("'zeta_gate'", "repetition_penalty=1.3", "F32 matrices rounded to bf16", "holds no more"):
+        assert sum(words in note for note in notes) == 1, words
+    assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("pelton", "WARNING", note) for note in notes
+    ]
+
+
+def test_the_report_tells_the_weights_as_their_scheme_does(tiny_model: Path) -> None:
+    for dtype, words in (("bfloat16", "F32 matrices rounded to bf16"), ("float32", "as stored, multiplied in fp32")):
+        with LLM(str(tiny_model), num_blocks=40, dtype=dtype) as llm:
+            assert llm.report.lines()[1].startswith("weights  32.00 bits per weight (F32 ")
+            assert words in llm.report.lines()[1]
+            assert any("rounded" in note for note in llm.report.notes) == (dtype == "bfloat16")
+
+
+def test_a_forked_process_is_told(tiny_model: Path) -> None:
+    """The child has the engine's memory, but not its threads: a step there would wait for ever."""
+    pytest.importorskip("pelton.backends.cpu._native")
+    code = (
+        "import os, sys\nfrom pelton import LLM\nfrom pelton.core.errors import BackendError\n"
+        "llm = LLM(sys.argv[1], num_blocks=40, threads=2)\nstream = llm.stream('hi')\nnext(stream)\n"
+        "lock = llm._parts.tokenizer._lock\nlock.acquire()\n"  # as if another thread were tokenizing
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    told = 0\n"
+        "    for call in (lambda: llm.generate('hi', use_tqdm=False), lambda: next(stream), lambda: llm.stream('hi'),\n"
+        "                 lambda: llm.chat([{'role': 'user', 'content': 'hi'}])):\n"
+        "        try:\n            call()\n"
+        "        except BackendError as error:\n            told += 'was forked from process' in str(error)\n"
+        "    llm.close()\n    os._exit(told)\n"
+        "told = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n"
+        "lock.release()\nanswers = llm.generate('hi', use_tqdm=False)\nsys.exit(told != 4 or not answers[0].finished)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tiny_model)], capture_output=True, text=True, check=False, timeout=50
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_generating_on_the_cpu_loads_no_torch(tiny_model: Path) -> None:

@@ -52,6 +52,37 @@ def test_room_for_no_block_is_refused() -> None:
     assert size_cache(CacheSection(kv_cache_memory_bytes=2 * BLOCK_BYTES), demand()).blocks == 2
 
 
+def test_more_than_all_rows_can_fill_is_cut_and_said() -> None:
+    for section, name in (
+        (CacheSection(num_blocks=10**7), "num_blocks=10000000"),
+        (CacheSection(kv_cache_memory_bytes=GIB), f"kv_cache_memory_bytes={GIB}"),
+    ):
+        size = size_cache(section, demand())
+        assert (size.blocks, size.max_model_len) == (4 * 32 + 1, 1000)
+        assert size.note == (
+            f"the KV cache has 128 blocks (129.0 MiB), fewer than {name} asks for: "
+            "max_num_seqs=4 requests of 1000 tokens fill no more"
+        )
+    for section in (CacheSection(num_blocks=128), CacheSection(kv_cache_memory_bytes=129 * BLOCK_BYTES)):
+        assert size_cache(section, demand()) == CacheSize(129, 1000)
+
+
+def test_a_cache_beyond_free_memory_is_refused_with_what_would_fit() -> None:
+    free = 100 * BLOCK_BYTES + 5
+    with pytest.raises(CapacityError, match=r"num_blocks=120 takes 121.0 MiB, and 100.0 MiB") as e:
+        size_cache(CacheSection(num_blocks=120), demand(free=free))
+    assert e.value.remedy == "Set num_blocks to at most 99."
+    assert size_cache(CacheSection(num_blocks=99), demand(free=free)).blocks == 100
+    with pytest.raises(CapacityError, match=f"kv_cache_memory_bytes={110 * BLOCK_BYTES} takes 110.0 MiB") as e:
+        size_cache(CacheSection(kv_cache_memory_bytes=110 * BLOCK_BYTES), demand(free=free))
+    assert e.value.remedy == f"Set kv_cache_memory_bytes to at most {free}."
+    assert size_cache(CacheSection(kv_cache_memory_bytes=free), demand(free=free)).blocks == 100
+    assert size_cache(CacheSection(num_blocks=120), demand(free=0)).blocks == 121, "unknown memory"
+    with pytest.raises(CapacityError) as e:
+        size_cache(CacheSection(num_blocks=1), demand(free=BLOCK_BYTES))
+    assert e.value.remedy == "Free some memory, or take a smaller model."
+
+
 def test_a_length_beyond_the_model_is_refused() -> None:
     with pytest.raises(SettingError, match="max_model_len=1001 is beyond the 1000 tokens"):
         size_cache(CacheSection(), demand(asked=1001))

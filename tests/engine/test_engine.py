@@ -1,5 +1,6 @@
 """Engine over a fake executable: the same tokens alone, together, chunked, preempted; and every way to end."""
 
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -208,6 +209,17 @@ def test_a_broken_step_fails_its_requests_and_the_engine_goes_on() -> None:
     assert answers(run(engine)) == wanted
 
 
+def test_requests_that_cannot_go_on_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of steps without end in which nothing happens."""
+    engine, _, pool = make_engine()
+    fill(engine)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.scheduler, "plan", lambda now: None)
+        with pytest.raises(RuntimeError, match="no progress with 8 open requests"):
+            engine.step()
+    assert set(reasons(engine.step()).values()) == {"error"} and pool.free == pool.total
+
+
 def test_a_refused_request_harms_nothing() -> None:
     engine, _, _ = make_engine(max_len=30)
     with pytest.raises(RequestError, match="has 40 tokens"):
@@ -241,3 +253,44 @@ def test_events_of_a_request_are_in_order() -> None:
         assert mine[0] is RequestScheduled and mine[-1] is RequestFinished and mine.count(RequestFinished) == 1
         for one, other in pairwise(mine):
             assert (one is RequestPreempted) <= (other is RequestScheduled)
+
+
+def test_what_ends_is_counted_at_once() -> None:
+    engine, _, _ = make_engine()
+    for name in ("gone", "stopped", "done"):
+        engine.add_request(make_request(name, PROMPTS[3], 1 if name == "done" else 9))
+    engine.step()
+    engine.abort("gone")
+    engine.stop("stopped")
+    engine.stop("done")  # its last token completed a stop string
+    engine.stop("unknown")
+    kinds = {name: engine.counters.get(f"finished_{name}") for name in ("abort", "stop", "length")}
+    assert kinds == {"abort": 1, "stop": 2, "length": 0}
+    assert reasons(engine.step()) == {"gone": "abort", "stopped": "stop"}
+    engine.stop("done")
+    assert kinds == {name: engine.counters.get(f"finished_{name}") for name in kinds}, "each counts once"
+
+
+@pytest.mark.parametrize("end", ["length", "abort", "broken"])
+def test_books_that_do_not_add_up_are_told_when_idle(end: str, caplog: pytest.LogCaptureFixture) -> None:
+    engine, executable, pool = make_engine()
+    assert answers(fill_and_run(engine)) and not engine.counters.get("check_failures") and not caplog.records
+    engine.add_request(make_request("one", PROMPTS[3], 2))
+    engine.step()
+    pool._free.pop()
+    if end == "abort":
+        engine.abort("one")
+    executable.broken = end == "broken"
+    with pytest.raises(RuntimeError) if end == "broken" else nullcontext():
+        engine.step()
+    assert engine.counters.get("check_failures") == 1
+    (record,) = caplog.records
+    assert record.levelname == "ERROR" and "blocks" in record.getMessage()
+
+
+def fill_and_run(engine: Engine) -> list[Event]:
+    fill(engine)
+    events: list[Event] = []
+    while engine.has_work:
+        events += engine.step()
+    return events

@@ -100,6 +100,96 @@ def test_a_bad_prompt_is_refused_by_its_place_before_any_runs(
     assert len(fake.llm.generate(["good", "x" * 49], PARAMS, use_tqdm=False)) == 2
 
 
+TEXTS_OUTSIDE = [
+    "no <pad>",
+    {"prompt": "<start>no <poison>"},
+]
+
+
+@pytest.mark.parametrize("prompt", TEXTS_OUTSIDE)
+def test_a_text_that_needs_a_token_the_model_lacks_is_refused(fake_llm: Make, prompt: str) -> None:
+    """A tokenizer may have more tokens than the model it comes with."""
+    fake = fake_llm()
+    maker = fake.llm._parts.requests
+    object.__setattr__(maker._limits, "vocab", 258)
+    with pytest.raises(RequestError, match=r"becomes token 25[89] \('<\w+>'\), and the model has only 258") as caught:
+        fake.llm.generate(["good<start>", prompt, "good"], PARAMS, use_tqdm=False)
+    assert caught.value.cause.startswith("prompts[1]: ") and caught.value.param == "prompt"
+    with pytest.raises(RequestError, match="becomes token 258") as caught:
+        fake.llm.chat([{"role": "user", "content": "<pad>"}], PARAMS, use_tqdm=False)
+    assert caught.value.param == "messages"
+    assert fake.executable.steps == 0 and not fake.session.engine.has_work
+
+
+def test_a_hopelessly_long_text_is_refused_before_it_is_tokenized(
+    fake_llm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = fake_llm(max_len=300).llm
+    text = "é" * (1 << 18)
+    longest = llm.get_tokenizer().longest_token_bytes
+    assert longest == len("<poison>")
+
+    def tokenize(*_: object, **__: object) -> list[int]:
+        raise AssertionError("tokenized")
+
+    for kind in ("encode", "encode_prompt"):
+        monkeypatch.setattr(llm.get_tokenizer(), kind, tokenize)
+    words = f"has {2 << 18} bytes, which is at least {(2 << 18) // 8} tokens; with its answer it may have 300"
+    with pytest.raises(RequestError, match=words) as caught:
+        llm.generate(["good"[:0] + text], PARAMS, use_tqdm=False)
+    assert caught.value.param == "prompt"
+    with pytest.raises(RequestError, match="bytes, which is at least") as caught:
+        llm.chat([{"role": "user", "content": text}], PARAMS, use_tqdm=False)
+    assert caught.value.param == "messages"
+    with pytest.raises(RequestError, match=f"has {10**6} tokens; with its answer"):
+        llm.generate({"prompt_token_ids": [-1] * 10**6}, PARAMS, use_tqdm=False)
+
+
+@pytest.mark.parametrize("params", [5, "x", 0, {"top_k": 4}, [PARAMS, 5], [None, None], SamplingParams])
+def test_what_is_no_sampling_params_is_refused(fake_llm: Make, params: object) -> None:
+    fake = fake_llm()
+    with pytest.raises(RequestError, match=r"^sampling_params(\[\d\])? is of type .* Give SamplingParams") as caught:
+        fake.llm.generate(["hi", "ho"], params, use_tqdm=False)  # type: ignore[arg-type]
+    assert caught.value.param == "sampling_params"
+    with pytest.raises(RequestError, match="^sampling_params is of type"):
+        fake.llm.stream("hi", params)  # type: ignore[arg-type]
+    assert not fake.session.engine.has_work
+
+
+HI = [{"role": "user", "content": "hi"}]
+BAD_CHATS = [
+    (None, {}, "messages", "^messages is of type NoneType"),
+    ([], {}, "messages", "^messages is empty"),
+    ("hi", {}, "messages", "^messages is of type str"),
+    (HI[0], {}, "messages", "^messages is of type dict"),
+    (["hi"], {}, "messages", "^messages is of type str"),
+    ([*HI, "hi"], {}, "messages", r"^messages\[1\] is of type str"),
+    ([HI, []], {}, "messages", r"^messages\[1\]: messages is empty"),
+    ([HI, [*HI, 5]], {}, "messages", r"^messages\[1\]: messages\[1\] is of type int"),
+    ([[]], {}, "messages", "^messages is empty"),
+    (HI, {"chat_template": 5}, "chat_template", "^chat_template is of type int"),
+    (HI, {"chat_template": ["{{ 1 }}"]}, "chat_template", "^chat_template is of type list"),
+    (HI, {"chat_template": "{{"}, "messages", "does not compile"),
+    (HI, {"chat_template_kwargs": 5}, "chat_template_kwargs", "^chat_template_kwargs is of type int"),
+    (HI, {"chat_template_kwargs": {5: 1}}, "chat_template_kwargs", "has the key 5"),
+    *(
+        (HI, {"chat_template_kwargs": {name: []}}, "chat_template_kwargs", f"may not hold '{name}'")
+        for name in ("messages", "add_generation_prompt", "continue_final_message", "tools", "self")
+    ),
+]
+
+
+@pytest.mark.parametrize(("messages", "options", "param", "words"), BAD_CHATS)
+def test_what_is_no_conversation_is_refused(
+    fake_llm: Make, messages: object, options: dict[str, object], param: str, words: str
+) -> None:
+    fake = fake_llm()
+    with pytest.raises(RequestError, match=words) as caught:
+        fake.llm.chat(messages, PARAMS, use_tqdm=False, **options)  # type: ignore[arg-type]
+    assert caught.value.param == param and fake.executable.steps == 0
+    assert len(fake.llm.chat((HI, tuple(HI)), PARAMS, use_tqdm=False)) == 2  # type: ignore[arg-type]
+
+
 def test_numbers_of_other_kinds_are_ids_too(fake_llm: Make) -> None:
     np = pytest.importorskip("numpy")
     llm = fake_llm().llm
@@ -148,12 +238,43 @@ def test_a_stop_string_ends_the_work_at_once(fake_llm: Make) -> None:
     seed = seed_with_ascii(b"hi", 6)
     stop = text_of(expected(list(b"hi"), seed, 6))[:2]
     maker = fake.llm._parts.requests
-    fake.session.start(maker.make("other", SamplingParams(seed=1, max_tokens=50)))
-    fake.session.start(maker.make("hi", SamplingParams(seed=seed, max_tokens=50, stop=stop)))
+    fake.session.start([maker.make("other", SamplingParams(seed=1, max_tokens=50))])
+    fake.session.start([maker.make("hi", SamplingParams(seed=seed, max_tokens=50, stop=stop))])
     steps = 1
     while not fake.session.advance():
         steps += 1
     assert steps == 2 and fake.session.engine.scheduler.num_running == 1
+
+
+@pytest.mark.parametrize("room", [50, 6])
+def test_a_stop_string_is_counted_as_such_at_once(fake_llm: Make, room: int) -> None:
+    """Also where the token that completes it is the last one that was asked for."""
+    llm = fake_llm().llm
+    seed = seed_with_ascii(b"hi", 6)
+    stop = text_of(expected(list(b"hi"), seed, 6))[4:]
+    (output,) = llm.generate("hi", SamplingParams(seed=seed, max_tokens=room, stop=stop), use_tqdm=False)
+    assert (output.outputs[0].finish_reason, len(output.outputs[0].token_ids)) == ("stop", 6)
+    finished = {name: count for name, count in llm.get_metrics().items() if name.startswith("finished_") and count}
+    assert finished == {"finished_stop": 1}
+
+
+def test_a_stop_string_met_by_the_end_of_the_text_is_counted_as_such(fake_llm: Make) -> None:
+    """An unfinished character becomes U+FFFD only when nothing follows: after the engine has ended the request."""
+    llm = fake_llm().llm
+    lead = range(0xC3, 0xF0)  # first bytes of longer characters
+    seed = next(seed for seed in range(10**6) if expected(list(b"hi"), seed, 1)[0] in lead)
+    (output,) = llm.generate("hi", SamplingParams(seed=seed, max_tokens=1, stop="\ufffd"), use_tqdm=False)
+    assert (output.outputs[0].finish_reason, output.outputs[0].stop_reason) == ("stop", "\ufffd")
+    finished = {name: count for name, count in llm.get_metrics().items() if name.startswith("finished_") and count}
+    assert finished == {"finished_stop": 1}
+
+
+def test_a_closed_stream_is_counted_at_once(fake_llm: Make) -> None:
+    llm = fake_llm().llm
+    stream = llm.stream("hi", PARAMS)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert llm.get_metrics()["finished_abort"] == 1
 
 
 def test_end_tokens_are_counted_but_not_shown(fake_llm: Make) -> None:
@@ -193,6 +314,7 @@ def test_a_fault_fails_only_its_request(fake_llm: Make) -> None:
     good, failed, other = llm.generate(["hi", bad, "ho"], PARAMS, use_tqdm=False)
     assert tokens(good) == expected(list(b"hi"), 1, 12) and tokens(other) == expected(list(b"ho"), 1, 12)
     assert failed.finished and failed.outputs[0].finish_reason == "error" and "NaN" in (failed.error or "")
+    assert (failed.error or "").endswith("Its weights may be damaged; fetch or convert them again.")
 
 
 def test_a_broken_step_raises_and_the_next_call_works(fake_llm: Make) -> None:

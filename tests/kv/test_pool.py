@@ -106,30 +106,14 @@ def test_freed_blocks_are_given_out_again_first() -> None:
     assert set(pool.alloc(3) or ()) == set(first)
 
 
-def test_table_grows_by_need_and_finds_slots() -> None:
+def test_table_grows_by_need() -> None:
     pool = BlockPool(10)
     table = BlockTable(pool, 4)
     assert table.grow(0) == () and table.needed(1) == 1 and table.needed(9) == 3
     assert table.grow(5) == table.blocks and table.num_blocks == 2 and table.capacity == 8
     assert table.grow(8) == ()
     assert table.grow(9) == table.blocks[2:]
-    assert table.slots(3, 3) == [table.blocks[0] * 4 + 3, table.blocks[1] * 4, table.blocks[1] * 4 + 1]
-    with pytest.raises(IndexError):
-        table.slot(12)
     assert table.grow(41) is None and table.num_blocks == 3
     table.release()
     assert pool.free == pool.total and table.num_blocks == 0
     pool.check()
-
-
-def test_table_adopts_blocks_others_hold() -> None:
-    pool = BlockPool(10)
-    one, other = BlockTable(pool, 4), BlockTable(pool, 4)
-    one.grow(8)
-    other.adopt(one.blocks[:1])
-    other.grow(8)
-    assert other.blocks[0] == one.blocks[0] and other.blocks[1] != one.blocks[1]
-    one.release()
-    assert pool.used == 2
-    other.release()
-    assert pool.free == pool.total

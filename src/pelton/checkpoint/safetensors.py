@@ -122,7 +122,7 @@ def _read_shards(folder: Path, shards: dict[str, list[str] | None]) -> Weights:
     missing = [shard for shard in shards if not (folder / shard).is_file()]
     if missing:
         raise CheckpointError(
-            f"{folder}: {len(missing)} of {len(shards)} weight files missing: {', '.join(missing[:5])}.",
+            f"{folder}: {len(missing)} of {len(shards)} weight files missing: {', '.join(map(quoted, missing[:5]))}.",
             "Fetch the model again.",
         )
     files: list[MappedFile] = []

@@ -14,6 +14,7 @@ from pelton.core.errors import CheckpointError
 
 Config = Mapping[str, Any]
 TOKENS = "tokenizer.ggml.tokens"
+MAX_DIGITS = 10  # of a token id
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def from_folder(folder: Path, config: Config, generation: Config, tokenizer: Con
     known = {
         text: int(token)
         for token, entry in _mapping(tokenizer.get("added_tokens_decoder")).items()
-        if (text := _content(entry)) is not None and token.isdecimal()
+        if (text := _content(entry)) is not None and token.isdecimal() and len(token) <= MAX_DIGITS
     }
     fields: dict[str, Any] = {}
     for role in ("bos", "eos", "pad", "unk"):

@@ -41,6 +41,14 @@ class Printed:
         ended = f"ended by {self.output.outputs[0].finish_reason}"
         return "; ".join([*facts, sizes, ended, f"seed {self.output.seed}"])
 
+    def cut(self, context: int) -> str | None:
+        """What to say of an answer that ended by its length; None if it did not. `context`: tokens of both together."""
+        if self.output is None or self.output.outputs[0].finish_reason != "length":
+            return None
+        if len(self.output.prompt_token_ids) + self.tokens >= context:
+            return f"(the context of {context} tokens is full)"
+        return f"(cut after {self.tokens} tokens; --max-tokens allows more)"
+
 
 def print_answer(llm: LLM, prompt: Prompt, params: SamplingParams) -> Printed:
     """Streams the answer to stdout. Ctrl-C ends it and is told by `stopped`; RequestError for a bad prompt."""

@@ -12,8 +12,8 @@ from importlib import import_module
 import click
 
 import pelton
-from pelton.cli.options import wants_debug
-from pelton.cli.terminal import INTERRUPTED, say
+from pelton.cli.options import explain, wants_debug
+from pelton.cli.terminal import INTERRUPTED, Failed, check_streams, drop_output, say
 from pelton.core.errors import PeltonError
 
 # name -> (module:command, one line of help)
@@ -24,16 +24,6 @@ COMMANDS = {
     "program": ("pelton.cli.commands.program:program", "Show what a model computes in a step, and what it costs."),
     "collect-env": ("pelton.cli.commands.collect_env:collect_env", "Show versions and the machine, for reports."),
 }
-
-
-class Failed(click.ClickException):
-    """A PeltonError on its way to the user: one line, exit code 1."""
-
-    def __init__(self, error: PeltonError) -> None:
-        super().__init__(str(error))
-
-    def show(self, file: object = None) -> None:
-        say(f"error: {self.message}")
 
 
 class Commands(click.Group):
@@ -70,7 +60,11 @@ class Commands(click.Group):
         except PeltonError as error:
             if wants_debug(ctx):
                 raise
-            raise Failed(error) from error
+            raise Failed(explain(error)) from error
+        except MemoryError as error:
+            if wants_debug(ctx):
+                raise
+            raise Failed("Not enough memory for these settings. Choose smaller ones, or a smaller model.") from error
         except KeyboardInterrupt:
             if wants_debug(ctx):
                 raise
@@ -89,11 +83,23 @@ def cli() -> None:
 
 def main() -> None:
     """The console script."""
+    try:
+        check_streams()
+    except Failed as error:
+        error.show()
+        sys.exit(error.exit_code)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A model may say what this terminal's encoding lacks; that must not end the program.
             stream.reconfigure(errors="replace" if stream is sys.stdout else "backslashreplace")
-    cli(prog_name="pelton")
+    try:
+        cli(prog_name="pelton")
+    except OSError as error:  # a disk or device that fails, or takes no more
+        if "--debug" in sys.argv:
+            raise
+        drop_output()
+        say(f"error: {error if error.filename else error.strerror}.")
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import click
 
 from pelton.checkpoint.sources import DEFAULT_MODEL, PYPI, SHORT_NAMES
 from pelton.core.config import DTYPES, BackendSection, CacheSection, ModelSection, ScheduleSection
+from pelton.core.errors import CheckpointError, PeltonError, RequestError, UnsupportedModelError
 from pelton.core.params import MAX_LOGPROBS
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -21,6 +22,7 @@ Flags = Mapping[str, object]
 
 _DEBUG = "pelton.debug"
 _PATH_LIKE = re.compile(r"(/|\./|\.\./|~/)\S*|\S+\.(gguf|safetensors)")
+MOST_BYTES = 2**63
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
@@ -29,7 +31,10 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise click.BadParameter(f"{text!r} is no number of bytes; write it like 1048576, 512M or 1.5G.")
-    return int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " "))
+    size = float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")
+    if size >= MOST_BYTES:
+        raise click.BadParameter("That is more memory than a machine can address.")
+    return int(size)
 
 
 ENGINE_SECTIONS = (ModelSection, CacheSection, ScheduleSection, BackendSection)
@@ -41,6 +46,7 @@ ENGINE_HELP = {
     "chat_template": "File with a chat template (Jinja) to use instead of the model's.",
     "kv_cache_memory_bytes": "Memory for keys and values, such as 512M [what the requests can need].",
     "num_blocks": "The same as a number of blocks.",
+    "kv_codec": "How keys and values are stored.",
     "max_num_seqs": "Requests computed at once [1 here].",
     "max_num_batched_tokens": "Tokens computed in one step.",
     "long_prefill_token_threshold": "Longest piece of a prompt in one step; 0: what fits.",
@@ -66,6 +72,17 @@ SAMPLING_FLAGS: Sequence[tuple[str, str, object, str]] = (
     ("--logprobs", "logprobs", click.IntRange(0, MAX_LOGPROBS), "Show log-probabilities, with this many alternatives."),
 )
 _REPEATED = ("stop", "stop_token_ids")
+# Names that errors use, in Python's spelling -> flag. Those without an underscore are words of the language too.
+FLAG_OF = {
+    "max_tokens": "--max-tokens",
+    **{name: "--" + name.replace("_", "-") for name in ENGINE_HELP},
+    **{name: flag for flag, name, _, _ in SAMPLING_FLAGS},
+}
+_NAMED = re.compile(
+    r"(?<![\w/.-])(?:(?P<set>{every})=(?=\S)|(?P<bare>{long})(?![\w/-])|(?P<holder>stop)(?= contains ))".format(
+        every="|".join(FLAG_OF), long="|".join(name for name in FLAG_OF if "_" in name)
+    )
+)
 
 
 def _stack(function: F, decorators: list[Callable[[F], F]]) -> F:
@@ -104,6 +121,13 @@ def sampling_options(command: F) -> F:
     return _stack(command, decorators)
 
 
+def max_tokens_option(default: int | None, text: str) -> Callable[[F], F]:
+    """--max-tokens, at least 1."""
+    return click.option(
+        "--max-tokens", type=click.IntRange(min=1), default=default, show_default=default is not None, help=text
+    )
+
+
 def model_options(command: F) -> F:
     """MODEL as an argument or as --model; `choose_model` joins them."""
     text = f"Short name ({', '.join(SHORT_NAMES)}), {PYPI}NAME, a folder or a .gguf file [{DEFAULT_MODEL}]."
@@ -134,8 +158,29 @@ def wants_debug(ctx: click.Context) -> bool:
     return bool(ctx.meta.get(_DEBUG))
 
 
+def explain(error: PeltonError) -> str:
+    """The error's text with settings and parameters named by their flags; what files say stays as it is."""
+    if isinstance(error, CheckpointError | UnsupportedModelError):
+        return str(error)
+
+    def flag(match: "re.Match[str]") -> str:
+        if match["set"]:
+            return FLAG_OF[match["set"]] + " "
+        return FLAG_OF[match["bare"] or match["holder"]]
+
+    text = _NAMED.sub(flag, str(error))
+    asks_template = isinstance(error, RequestError) and "chat template" in error.remedy
+    if asks_template and "--chat-template" not in text:
+        return f"{text} The flag for it is --chat-template FILE."
+    return text
+
+
 def choose_model(argument: str | None, flag: str | None) -> str:
-    """The model asked for, or the default one; a usage error if two different ones are."""
+    """The model asked for, or the default one; a usage error if two different ones are, or one without a name."""
+    if flag is not None and not flag.strip():
+        raise click.UsageError("--model is empty.")
+    if argument is not None and not argument.strip():
+        raise click.UsageError("MODEL is empty.")
     if argument and flag and argument != flag:
         raise click.UsageError(f"Two models are given: {argument!r} and --model {flag!r}. Give one of them.")
     return argument or flag or DEFAULT_MODEL

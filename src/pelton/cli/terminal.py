@@ -3,9 +3,14 @@
 It knows no model. Invariant: stdout holds only text that the user asked for.
 """
 
+import contextlib
+import errno
+import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
+from typing import BinaryIO
 
 import click
 
@@ -17,15 +22,63 @@ _CLEAR_LINE = "\r\033[K"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
+class Failed(click.ClickException):
+    """An error on its way to the user: one line, exit code 1."""
+
+    def show(self, file: object = None) -> None:
+        say(f"error: {self.message}")
+
+
 def emit(text: str) -> None:
-    """Text of an answer, at once."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    """Text of an answer, at once; Failed where stdout takes no more. A reader that went away is BrokenPipeError."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        drop_output()
+        raise Failed(f"The output cannot be written: {error.strerror}.") from error
 
 
-def say(text: str) -> None:
-    """A line about what goes on."""
-    click.echo(text, err=True)
+def drop_output() -> None:
+    """What stdout still holds goes nowhere: Python's own attempt at the end would fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def say(text: str, *, dim: bool = False) -> None:
+    """A line about what goes on; it is lost where stderr takes none."""
+    with contextlib.suppress(OSError):
+        click.secho(text, err=True, dim=dim or None)
+
+
+def need_stdin() -> BinaryIO:
+    """stdin; Failed where the process was started without one."""
+    if sys.stdin is None:
+        raise Failed("Standard input is closed, and there is nothing else to read from.")
+    return sys.stdin.buffer
+
+
+def check_streams() -> None:
+    """Failed without a stdout. The numbers of closed streams are taken, so that no file of ours gets one."""
+    for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
+        if stream is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)
+    if sys.stdout is None:
+        raise Failed("Standard output is closed, and there is nowhere to write to.")
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """What the user should know although nothing failed."""
+    for note in notes:
+        say(f"note: {note}")
 
 
 def shows_progress() -> bool:
@@ -34,12 +87,17 @@ def shows_progress() -> bool:
 
 
 class Status:
-    """One line on a watched stderr that says what is being done, and that goes away when it is done."""
+    """One line on a watched stderr that says what is being done, and that goes away when it is done.
+
+    What the package logs meanwhile is not shown: whoever did it tells what came of it.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._logs = logging.NullHandler()
 
     def __enter__(self) -> "Status":
+        logging.getLogger("pelton").addHandler(self._logs)
         if shows_progress():
             sys.stderr.write(self._text)
             sys.stderr.flush()
@@ -48,9 +106,21 @@ class Status:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        logging.getLogger("pelton").removeHandler(self._logs)
         if shows_progress():
             sys.stderr.write(_CLEAR_LINE)
             sys.stderr.flush()
+
+
+def check_text(text: str, source: str) -> None:
+    """RequestError naming `source` if the system handed over bytes that are no text in the encoding of its locale."""
+    if not text.isascii() and any("\udc80" <= sign <= "\udcff" for sign in text):
+        raise RequestError(
+            f"{source} holds bytes that are no {sys.getfilesystemencoding().upper()} text, the encoding of the locale "
+            "(LC_ALL, LC_CTYPE, LANG).",
+            "Write it in that encoding, or set the locale of the encoding it is in.",
+            param="prompt",
+        )
 
 
 def decode_text(raw: bytes, source: str) -> str:

@@ -1,15 +1,20 @@
 """Settings in sections: each part of the engine is handed its own section and nothing else.
 
-Validated here, never changed later.
+Validated here, never changed later. Names of techniques are looked up by whoever starts them.
 """
 
-from dataclasses import dataclass, field, fields, replace
+import os
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 
 from pelton.core.errors import SettingError
+from pelton.core.params import MAX_SEED, whole
 
 DTYPES = ("auto", "bfloat16", "float32")
 BLOCK_TOKENS = 32
+MOST_THREADS = 1024
+MOST_SEQS = 1 << 16  # arrays of the runner have a line for each
+MOST_TOKENS = 1 << 20  # of one step; its memory is proportional
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +30,15 @@ class ModelSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSection:
-    """KV memory. `kv_cache_memory_bytes` None: chosen from max_num_seqs, the context length and free memory."""
+    """KV memory. `kv_cache_memory_bytes` None: chosen from max_num_seqs, the context length and free memory.
+
+    `kv_codec`: how keys and values are stored.
+    """
 
     kv_cache_memory_bytes: int | None = None
     num_blocks: int | None = None
     block_size: int = BLOCK_TOKENS
+    kv_codec: str = "plain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,27 +73,44 @@ class EngineConfig:
     seed: int | None = None
 
 
-def resolve(model: str, settings: dict[str, object]) -> EngineConfig:
+def resolve(model: str | os.PathLike[str], settings: dict[str, object]) -> EngineConfig:
     """EngineConfig from flat settings by their vLLM names; unknown names and impossible values raise SettingError."""
     sections = {"model": ModelSection, "cache": CacheSection, "schedule": ScheduleSection, "backend": BackendSection}
-    owner = {f.name: section for section, kind in sections.items() for f in fields(kind) if f.name != "model"}
+    kinds = {f.name: (section, f.type) for section, kind in sections.items() for f in fields(kind) if f.name != "model"}
     grouped: dict[str, dict[str, object]] = {name: {} for name in sections}
-    seed = settings.get("seed")
+    grouped["model"]["model"] = _typed("model", model, str)
+    seed: object = None
     for name, value in settings.items():
         if name == "seed":
-            continue
-        if name not in owner:
-            near = get_close_matches(name, [*owner, "seed"], n=1)
+            seed = _typed(name, value, int | None)
+        elif name in kinds:
+            section, kind = kinds[name]
+            grouped[section][name] = _typed(name, value, kind)
+        else:
+            near = get_close_matches(name, [*kinds, "seed"], n=1)
             raise SettingError(
                 f"Unknown setting {name!r}.", f"Did you mean {near[0]!r}?" if near else "See the documentation."
             )
-        grouped[owner[name]][name] = value
-    built = {
-        name: kind(**({"model": model} if name == "model" else {}), **grouped[name]) for name, kind in sections.items()
-    }
+    built = {name: kind(**grouped[name]) for name, kind in sections.items()}
     config = EngineConfig(**built, seed=seed)  # type: ignore[arg-type]
     _check(config)
     return config
+
+
+def _typed(name: str, value: object, kind: object) -> object:
+    """The value as its field has it (other libraries' whole numbers, paths as text); SettingError if it cannot be."""
+    if value is None and kind in (int | None, str | None):
+        return None
+    if kind in (int, int | None):
+        number = whole(value)
+        if number is None:
+            raise SettingError(f"{name}={value!r} cannot work.", "It must be a whole number.")
+        return number
+    # A path to a template would be taken for the template.
+    text = os.fspath(value) if isinstance(value, os.PathLike) and name != "chat_template" else value
+    if not isinstance(text, str):
+        raise SettingError(f"{name}={value!r} cannot work.", "It must be text.")
+    return text
 
 
 def _check(config: EngineConfig) -> None:
@@ -92,19 +118,19 @@ def _check(config: EngineConfig) -> None:
         if not good:
             raise SettingError(f"{name}={value!r} cannot work.", f"It must be {what}.")
 
-    need(config.model.dtype in DTYPES, "dtype", config.model.dtype, "one of " + ", ".join(DTYPES))
-    length = config.model.max_model_len
-    need(length is None or length >= 1, "max_model_len", length, "at least 1")
-    size = config.cache.block_size
+    def between(name: str, value: int | None, least: int, most: int | None, hint: str = "") -> None:
+        good = value is None or (value >= least and (most is None or value <= most))
+        need(good, name, value, (f"at least {least}" if most is None else f"from {least} to {most}") + hint)
+
+    model, cache, schedule = config.model, config.cache, config.schedule
+    need(model.dtype in DTYPES, "dtype", model.dtype, "one of " + ", ".join(DTYPES))
+    between("max_model_len", model.max_model_len, 1, None)
+    between("kv_cache_memory_bytes", cache.kv_cache_memory_bytes, 1, None)
+    between("num_blocks", cache.num_blocks, 1, None)
+    size = cache.block_size
     need(size == BLOCK_TOKENS, "block_size", size, f"{BLOCK_TOKENS}: the CPU kernels' tile layout fixes it")
-    need(config.schedule.max_num_seqs >= 1, "max_num_seqs", config.schedule.max_num_seqs, "at least 1")
-    budget = config.schedule.max_num_batched_tokens
-    need(budget >= 1, "max_num_batched_tokens", budget, "at least 1")
-    need(config.schedule.long_prefill_token_threshold >= 0, "long_prefill_token_threshold",
-         config.schedule.long_prefill_token_threshold, "0 (off) or more")  # fmt: skip
-    need(config.backend.threads >= 0, "threads", config.backend.threads, "0 (all allowed cores) or more")
-
-
-def with_model(config: EngineConfig, **changes: object) -> EngineConfig:
-    """A copy with changed fields of the model section."""
-    return replace(config, model=replace(config.model, **changes))  # type: ignore[arg-type]
+    between("max_num_seqs", schedule.max_num_seqs, 1, MOST_SEQS)
+    between("max_num_batched_tokens", schedule.max_num_batched_tokens, 1, MOST_TOKENS)
+    between("long_prefill_token_threshold", schedule.long_prefill_token_threshold, 0, None, " (0: off)")
+    between("seed", config.seed, 0, MAX_SEED)
+    between("threads", config.backend.threads, 0, MOST_THREADS, " (0: all allowed cores)")

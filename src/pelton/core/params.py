@@ -1,13 +1,22 @@
-"""SamplingParams: what one request asks of the choice of tokens, with vLLM's names and ranges."""
+"""SamplingParams: what one request asks of the choice of tokens, with vLLM's names and ranges.
+
+And numbers as users hand them in: Python's and other libraries' alike, without importing any of these.
+"""
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Real
 
 from pelton.core.errors import RequestError
 
 MAX_SEED = 2**64 - 1
 MAX_LOGPROBS = 20
+DRAWING = ("temperature", "top_p", "top_k", "min_p")  # fields that shape what a token is drawn from
+GREEDY: Mapping[str, float] = {
+    "temperature": 0.0
+}  # takes the most likely token, whatever the other fields of DRAWING say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +44,8 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        object.__setattr__(self, "stop", _listed("stop", self.stop, "texts", single=str))
+        object.__setattr__(self, "stop_token_ids", _listed("stop_token_ids", self.stop_token_ids, "token ids"))
         self._check_types()
         self._check_ranges()
 
@@ -57,22 +65,32 @@ class SamplingParams:
         return self.temperature < 1e-5
 
     def _check_types(self) -> None:
+        """Every value is of its field's type afterwards, other libraries' numbers among them."""
         for name in ("n", "top_k", "seed", "max_tokens", "logprobs"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise RequestError(f"{name}={value!r} is not a whole number.", param=name)
+            if value is not None or name in ("n", "top_k"):
+                self._set(name, whole(value), "a whole number")
         for name in ("temperature", "top_p", "min_p"):
+            number = real(getattr(self, name))
+            self._set(name, number if number is not None and math.isfinite(number) else None, "a finite number")
+        for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise RequestError(f"{name}={value!r} is not a finite number.", param=name)
+            self._set(name, value if isinstance(value, bool) else None, "True or False")
         for text in self.stop_strings:
             if not isinstance(text, str) or not text:
                 raise RequestError(f"stop contains {text!r}.", "Stop strings must be non-empty text.", param="stop")
-        for token in self.stop_ids:
-            if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+        ids = [whole(token) for token in self.stop_ids]
+        for token, number in zip(self.stop_ids, ids, strict=True):
+            if number is None or number < 0:
                 raise RequestError(
                     f"stop_token_ids contains {token!r}, which is not a token id.", param="stop_token_ids"
                 )
+        object.__setattr__(self, "stop_token_ids", tuple(ids))
+
+    def _set(self, name: str, value: object, kind: str) -> None:
+        if value is None:
+            raise RequestError(f"{name}={getattr(self, name)!r} is not {kind}.", param=name)
+        object.__setattr__(self, name, value)
 
     def _check_ranges(self) -> None:
         def need(good: bool, name: str, what: str) -> None:
@@ -97,3 +115,34 @@ class SamplingParams:
     def as_dict(self) -> dict[str, object]:
         """All parameters by name, as reported to the user."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def _listed(name: str, value: object, what: str, single: type | None = None) -> tuple[object, ...]:
+    """None as (), one of type `single` as (it,), several as a tuple; RequestError for anything else."""
+    if value is None:
+        return ()
+    if single is not None and isinstance(value, single):
+        return (value,)
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise RequestError(f"{name}={value!r} is no list of {what}.", f"Give a list of {what}.", param=name)
+    return tuple(value)
+
+
+def whole(value: object) -> int | None:
+    """The value as an int; None where it is no whole number by type (True and 1.0 are none)."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def real(value: object) -> float | None:
+    """The value as a float, also infinite or NaN; None where it is no real number by type or too large for one."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None

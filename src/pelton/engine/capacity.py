@@ -46,8 +46,9 @@ class CacheDemand:
 def size_cache(cache: CacheSection, demand: CacheDemand) -> CacheSize:
     """The cache's size by `num_blocks`, else by `kv_cache_memory_bytes`, else by demand, capped by free memory.
 
-    Raises SettingError for a length beyond the model's, CapacityError (saying what would fit) for one beyond the cache.
-    Without a length set by the user, a small cache shortens the model's own, and the note says so.
+    Raises SettingError for a length beyond the model's, CapacityError (saying what would fit) for one beyond the cache
+    and for a cache beyond free memory. Without a length set by the user, a small cache shortens the model's own; a
+    cache is never larger than all rows can fill; the note says so.
     """
     if demand.asked is not None and demand.asked > demand.context:
         raise SettingError(
@@ -55,15 +56,19 @@ def size_cache(cache: CacheSection, demand: CacheDemand) -> CacheSize:
             f"Set at most {demand.context}.",
         )
     length = demand.asked or demand.context
-    usable = _usable(cache, demand, length)
+    most = demand.rows * demand.blocks(length)
+    asked = _asked(cache, demand)
+    usable = min(most, _default(demand) if asked is None else asked)
     if usable < 1:
         raise CapacityError(
             f"The KV cache has room for no block: one takes {demand.block_bytes} bytes, and one more is reserved.",
             f"Set kv_cache_memory_bytes to at least {2 * demand.block_bytes}.",
         )
+    if asked is not None:
+        _expect_free(cache, demand, usable)
     fits = usable * demand.block_size
     if fits >= length:
-        return CacheSize(usable + 1, length)
+        return CacheSize(usable + 1, length, _cut(cache, demand, usable, length) if usable < (asked or 0) else None)
     need = demand.blocks(length)
     if demand.asked is not None:
         raise CapacityError(
@@ -76,11 +81,43 @@ def size_cache(cache: CacheSection, demand: CacheDemand) -> CacheSize:
     return CacheSize(usable + 1, fits, note)
 
 
-def _usable(cache: CacheSection, demand: CacheDemand, length: int) -> int:
-    """Blocks for tokens, without the null block."""
+def _asked(cache: CacheSection, demand: CacheDemand) -> int | None:
+    """Blocks for tokens, without the null block, that the user set; None where nothing is set."""
     if cache.num_blocks is not None:
         return cache.num_blocks
     if cache.kv_cache_memory_bytes is not None:
         return cache.kv_cache_memory_bytes // demand.block_bytes - 1
+    return None
+
+
+def _default(demand: CacheDemand) -> int:
     cap = min(demand.free_memory // FREE_SHARE, DEFAULT_CAP) if demand.free_memory else UNKNOWN_CAP
-    return min(demand.rows * demand.blocks(length), cap // demand.block_bytes - 1)
+    return cap // demand.block_bytes - 1
+
+
+def _setting(cache: CacheSection) -> tuple[str, int | None]:
+    """(name, value) of the setting that counts."""
+    if cache.num_blocks is not None:
+        return "num_blocks", cache.num_blocks
+    return "kv_cache_memory_bytes", cache.kv_cache_memory_bytes
+
+
+def _cut(cache: CacheSection, demand: CacheDemand, usable: int, length: int) -> str:
+    name, value = _setting(cache)
+    return (
+        f"the KV cache has {usable} blocks ({demand.mib(usable):.1f} MiB), fewer than {name}={value} asks for: "
+        f"max_num_seqs={demand.rows} requests of {length} tokens fill no more"
+    )
+
+
+def _expect_free(cache: CacheSection, demand: CacheDemand, usable: int) -> None:
+    """Memory is taken only as blocks are used, so that a cache beyond what is free would fail in the midst of work."""
+    free = demand.free_memory
+    if not free or (usable + 1) * demand.block_bytes <= free:
+        return
+    name, value = _setting(cache)
+    fits = free // demand.block_bytes - 1 if name == "num_blocks" else free
+    raise CapacityError(
+        f"{name}={value} takes {demand.mib(usable):.1f} MiB, and {free / MIB:.1f} MiB of memory are free.",
+        f"Set {name} to at most {fits}." if fits > 0 else "Free some memory, or take a smaller model.",
+    )

@@ -1,7 +1,10 @@
 """Engine: open requests, and steps that move them. It speaks token ids only; text is the business of `outputs`.
 
-Invariant: a request is known here, to the scheduler and to the runner from `add_request` until its RequestFinished.
+Invariant: a request is known here, to the scheduler and to the runner from `add_request` until its RequestFinished, and
+counted as finished from then on, also before anybody is told.
 """
+
+import logging
 
 from pelton.core.clock import Clock
 from pelton.core.counters import Counters
@@ -11,6 +14,8 @@ from pelton.engine.open_request import OpenRequest
 from pelton.engine.step import run_step
 from pelton.runner.runner import Runner
 from pelton.schedule.scheduler import Scheduler
+
+_log = logging.getLogger("pelton")
 
 
 class Engine:
@@ -23,6 +28,7 @@ class Engine:
         self._runner = runner
         self._open: dict[str, OpenRequest] = {}
         self._untold: list[Event] = []
+        self._just_ended: dict[str, str] = {}
 
     @property
     def max_len(self) -> int:
@@ -49,17 +55,32 @@ class Engine:
         broken step left half done cannot be told.
         """
         events, self._untold = self._untold, []
+        self._just_ended = {}
         try:
-            events += run_step(self.scheduler, self._runner, self._open, self.clock.now())
+            new = run_step(self.scheduler, self._runner, self._open, self.clock.now())
         except BaseException as error:
             self._untold = events
-            self._fail_all(f"The step broke: {type(error).__name__}: {error}")
+            self.fail_all(f"The step broke: {type(error).__name__}: {error}")
             raise
-        for event in events:
+        for event in new:
             self._count(event)
             if isinstance(event, RequestFinished):
                 self._open.pop(event.request_id, None)
-        return events
+                self._just_ended[event.request_id] = event.reason
+        if self._just_ended:
+            self._check_if_idle()
+        return events + new
+
+    def stop(self, request_id: str) -> None:
+        """A request's text met a stop string: it ends as abort does, but counts as stopped.
+
+        So does one that the last step has ended for another reason.
+        """
+        if request_id in self._open:
+            self._end(RequestFinished(request_id, "stop"))
+        elif request_id in self._just_ended:
+            self.counters.add(f"finished_{self._just_ended.pop(request_id)}", -1)
+            self.counters.add("finished_stop")
 
     def abort(self, request_id: str) -> None:
         """Ends a request, in whatever state, and frees what it holds at once; one that is not open is let be."""
@@ -71,21 +92,34 @@ class Engine:
         for request_id in list(self._open):
             self.abort(request_id)
 
+    def fail_all(self, error: str) -> None:
+        """Ends every open request with this error."""
+        for request_id in list(self._open):
+            self._end(RequestFinished(request_id, "error", error=error))
+
     def check(self) -> None:
         """Asserts that requests, rows and blocks add up."""
         self.scheduler.check()
         known = self.scheduler.num_running + self.scheduler.num_waiting
         assert known == len(self._open), f"the scheduler knows {known} requests, the engine {len(self._open)}"
 
-    def _fail_all(self, error: str) -> None:
-        for request_id in list(self._open):
-            self._end(RequestFinished(request_id, "error", error=error))
-
     def _end(self, event: RequestFinished) -> None:
         del self._open[event.request_id]
         self.scheduler.finish(event.request_id)
         self._runner.forget(event.request_id)
         self._untold.append(event)
+        self._count(event)
+        self._check_if_idle()
+
+    def _check_if_idle(self) -> None:
+        """Nothing may be held once the last request is gone. A failure is told and counted; the engine goes on."""
+        if self._open:
+            return
+        try:
+            self.check()
+        except AssertionError as error:
+            _log.error("The engine's books do not add up: %s", error)
+            self.counters.add("check_failures")
 
     def _count(self, event: Event) -> None:
         match event:

@@ -13,18 +13,24 @@ from pelton.core.params import SamplingParams
 from pelton.core.request import Request, RequestOutput
 from pelton.engine.build import build
 from pelton.engine.outputs import StreamPiece
-from pelton.engine.prompts import Prompt, Prompts
+from pelton.engine.prompts import (
+    Conversation,
+    Prompt,
+    Prompts,
+    at_place,
+    check_conversation,
+    check_template,
+    conversations,
+)
 from pelton.engine.report import StartReport
 from pelton.tokenize.tokenizer import Tokenizer
-
-Message = Mapping[str, object]
-Conversation = Sequence[Message]
 
 
 class LLM:
     """A model ready to generate; `model` is a folder, a .gguf file or a name, settings are those of `core/config.py`.
 
-    Use it from one thread. `close()` (or leaving a `with` block) lets its memory go.
+    Several threads may call it at once; their requests share the steps. In a forked process it raises BackendError.
+    `close()` (or leaving a `with` block) lets its memory go.
     """
 
     def __init__(self, model: str, **settings: object) -> None:
@@ -58,6 +64,7 @@ class LLM:
         All prompts are checked before any runs: RequestError names the place of the first bad one. A request that fails
         later has finish_reason "error" and its error; the others are not affected.
         """
+        self._parts.session.refuse_fork()
         params = self._parts.default_params if sampling_params is None else sampling_params
         return self._run(self._parts.requests.make_all(prompts, params), use_tqdm)
 
@@ -73,18 +80,18 @@ class LLM:
         chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> list[RequestOutput]:
         """As generate, for one conversation (a list of {"role": ..., "content": ...}) or several."""
-        several = messages and not isinstance(messages[0], Mapping)
-        conversations = messages if several else [messages]
-        prompts = [
-            self.chat_prompt(
-                conversation,  # type: ignore[arg-type]
-                chat_template=chat_template,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                chat_template_kwargs=chat_template_kwargs,
-            )
-            for conversation in conversations
-        ]
+        listed = conversations(messages)
+        prompts: list[Prompt] = []
+        for place, conversation in enumerate(listed):
+            with at_place("messages", place, len(listed)):
+                prompt = self.chat_prompt(
+                    conversation,
+                    chat_template=chat_template,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    chat_template_kwargs=chat_template_kwargs,
+                )
+            prompts.append(prompt)
         return self.generate(prompts, sampling_params, use_tqdm)
 
     def chat_prompt(
@@ -96,21 +103,31 @@ class LLM:
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> dict[str, object]:
-        """A conversation as a prompt for generate and stream: its text by the chat template, and the text's ids."""
+        """A conversation as a prompt for generate and stream: its text by the chat template, and the text's ids.
+
+        RequestError for what is no conversation, or what the template or the model cannot take.
+        """
+        self._parts.session.refuse_fork()
+        check_conversation(messages)
+        check_template(chat_template, chat_template_kwargs)
         text = self._parts.template(chat_template).render(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             **(chat_template_kwargs or {}),  # type: ignore[arg-type]
         )
-        return {"prompt": text, "prompt_token_ids": self._parts.tokenizer.encode(text, special=True, param="messages")}
+        return {
+            "prompt": text,
+            "prompt_token_ids": list(self._parts.requests.encode(text, bos=False, param="messages")),
+        }
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[StreamPiece]:
         """The answer to one prompt as it arrives; the last piece has the whole output. Closing the iterator aborts it.
 
         A bad prompt raises RequestError here, not at the first piece.
         """
-        params = sampling_params or self._parts.default_params
+        self._parts.session.refuse_fork()
+        params = self._parts.default_params if sampling_params is None else sampling_params
         return self._pieces(self._parts.requests.make(prompt, params))
 
     def close(self) -> None:
@@ -127,15 +144,12 @@ class LLM:
 
     def _run(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
         session = self._parts.session
-        left = {request.request_id for request in requests}
         bar = tqdm(total=len(requests), desc="Processed prompts", unit="prompt", disable=not use_tqdm)
         try:
-            answers = [session.start(request) for request in requests]
+            answers = left = session.start(requests)
             while left:
-                ended = left.intersection(answer.request.request_id for answer in session.advance())
-                if ended:
-                    left -= ended
-                    bar.update(len(ended))
+                before, left = len(left), session.unfinished(left)
+                bar.update(before - len(left))
             return [answer.output() for answer in answers]
         finally:
             bar.close()
@@ -144,12 +158,9 @@ class LLM:
     def _pieces(self, request: Request) -> Iterator[StreamPiece]:
         session = self._parts.session
         try:
-            answer = session.start(request)
+            (answer,) = session.start([request])
             while True:
-                piece = answer.piece()  # whoever else advanced the session may have brought it
-                if piece is None:
-                    session.advance()
-                    continue
+                piece = session.next_piece(answer)
                 yield piece
                 if piece.finished:
                     return

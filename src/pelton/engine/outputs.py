@@ -88,17 +88,23 @@ class Answer:
             self._end("stop", stop, now)
         return stop is not None
 
-    def end(self, event: RequestFinished, now: float) -> None:
-        """The engine ended the request; held-back text comes out, and may still meet a stop string."""
+    def end(self, event: RequestFinished, now: float) -> bool:
+        """The engine ended the request; held-back text comes out. True if it met a stop string, as in take."""
         stop: int | str | None = event.stop_token if event.stop_token in self.request.params.stop_ids else None
-        reason = event.reason
+        reason, met = event.reason, False
         if self._text is not None:
             rest = self._text.finish()
             self._pieces.append(rest.delta)
             if rest.stop is not None:
-                reason, stop = "stop", rest.stop
+                reason, stop, met = "stop", rest.stop, True
         self._error = event.error
         self._end(reason, stop, now)
+        return met
+
+    def fail(self, error: str, now: float) -> None:
+        """The answer ends as it is."""
+        self._error = error
+        self._end("error", None, now)
 
     def piece(self) -> StreamPiece | None:
         """What came since the last call, None if nothing did."""
@@ -164,8 +170,14 @@ class Answers:
         """Nobody waits for this answer any more; what still comes of it is ignored."""
         self._open.pop(request_id, None)
 
+    def fail_all(self, error: str, now: float) -> None:
+        """Every unfinished answer ends with this error."""
+        for answer in self._open.values():
+            if not answer.finished:
+                answer.fail(error, now)
+
     def take(self, events: Iterable[Event], began: float, now: float) -> tuple[list[Answer], list[str]]:
-        """(answers that finished, ids of those that a stop string ended: the engine is to abort them).
+        """(answers that finished, ids of those that a stop string ended: the engine is to stop them).
 
         The events are of a step that `began` and is over `now`, in seconds of the engine's clock.
         """
@@ -185,7 +197,8 @@ class Answers:
                         stopped.append(event.request_id)
                         finished.append(answer)
                 case RequestFinished():
-                    answer.end(event, now)
+                    if answer.end(event, now):
+                        stopped.append(event.request_id)
                     finished.append(answer)
                 case _:
                     pass

@@ -1,24 +1,28 @@
-"""Prompts and parameters as users write them, checked and made into Requests. Runs nothing.
+"""Prompts, conversations and parameters as users write them, checked and made into Requests. Runs nothing.
 
 Invariant: what comes out can run: ids are in the vocabulary, there is room for one token, and a seed is drawn.
 """
 
-import operator
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import count
 
 from pelton.core.clock import Clock
-from pelton.core.errors import CheckpointError, RequestError
-from pelton.core.params import SamplingParams
+from pelton.core.errors import RequestError
+from pelton.core.params import SamplingParams, whole
 from pelton.core.request import Request
 from pelton.sampling.seeds import fresh_seed, seed_source
 from pelton.tokenize.tokenizer import Tokenizer
 
 Prompt = str | Mapping[str, object]
 Prompts = Prompt | Sequence[Prompt]
+Message = Mapping[str, object]
+Conversation = Sequence[Message]
 KEYS = ("prompt", "prompt_token_ids")
-NOT_RECOMMENDED = {"n", "seed", "logprobs"}  # a request's own business, whatever a model's file says
+# What a template is given by other ways than chat_template_kwargs ("self" is Jinja's own).
+RESERVED = ("messages", "add_generation_prompt", "continue_final_message", "tools", "self")
+LONG_TEXT = 1 << 18  # characters from which on tokenising takes longer than seeing that it is in vain
 
 
 def prompt_list(prompts: Prompts) -> list[Prompt]:
@@ -34,6 +38,8 @@ def params_list(params: SamplingParams | Sequence[SamplingParams], prompts: int)
     """One SamplingParams for each prompt; RequestError where a list has another length."""
     if isinstance(params, SamplingParams):
         return [params] * prompts
+    if isinstance(params, str | bytes | Mapping) or not isinstance(params, Iterable):
+        raise _no_params("sampling_params", params)
     given = list(params)
     if len(given) != prompts:
         raise RequestError(
@@ -43,24 +49,54 @@ def params_list(params: SamplingParams | Sequence[SamplingParams], prompts: int)
         )
     for place, one in enumerate(given):
         if not isinstance(one, SamplingParams):
-            raise RequestError(f"sampling_params[{place}] is {_kind(one)}.", param="sampling_params")
+            raise _no_params(f"sampling_params[{place}]", one)
     return given
 
 
-def default_params(generation_config: Mapping[str, object]) -> SamplingParams:
-    """SamplingParams with what the model recommends; a missing or null key leaves the general default.
+def conversations(messages: object) -> list[Conversation]:
+    """One conversation or several as a list; RequestError (for "messages") for what is neither, or empty."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
+        raise _no_messages("messages", messages)
+    if isinstance(messages[0], Mapping):
+        return [messages]
+    return list(messages)
 
-    Raises CheckpointError for a recommendation that no request could have.
-    """
-    names = {field.name for field in fields(SamplingParams)} - NOT_RECOMMENDED
-    values = {name: generation_config[name] for name in names if generation_config.get(name) is not None}
-    limit = generation_config.get("max_new_tokens")
-    if limit is not None:
-        values["max_tokens"] = limit
+
+def check_conversation(messages: object) -> None:
+    """RequestError (for "messages") for what is no list of messages, or an empty one."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
+        raise _no_messages("messages", messages)
+    for place, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise _no_messages(f"messages[{place}]", message)
+
+
+def check_template(source: object, given: object) -> None:
+    """RequestError for a chat_template that is no text, or chat_template_kwargs that a template cannot be given."""
+    if source is not None and not isinstance(source, str):
+        raise RequestError(f"chat_template is {_kind(source)}.", "Give its text.", param="chat_template")
+    if given is None:
+        return
+    name = "chat_template_kwargs"
+    if not isinstance(given, Mapping):
+        raise RequestError(f"{name} is {_kind(given)}.", "Give a dict of what the template is to see.", param=name)
+    for key in given:
+        if not isinstance(key, str):
+            raise RequestError(f"{name} has the key {key!r}, which is no text.", "Name it by text.", param=name)
+        if key in RESERVED:
+            raise RequestError(
+                f"{name} may not hold {key!r}.", f"It may hold anything but {', '.join(RESERVED)}.", param=name
+            )
+
+
+@contextmanager
+def at_place(name: str, place: int, count: int) -> Iterator[None]:
+    """A RequestError says in front which of several it is about."""
     try:
-        return SamplingParams(**values)  # type: ignore[arg-type]
+        yield
     except RequestError as error:
-        raise CheckpointError(f"generation_config.json: {error.cause}", "Correct it or remove the key.") from error
+        where = f"{name}[{place}]: {error.cause}" if count > 1 else error.cause
+        raise RequestError(where, error.remedy, param=error.param) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +123,20 @@ class RequestMaker:
         listed = prompt_list(prompts)
         requests = []
         for place, (prompt, one) in enumerate(zip(listed, params_list(params, len(listed)), strict=True)):
-            try:
+            with at_place("prompts", place, len(listed)):
                 requests.append(self.make(prompt, one))
-            except RequestError as error:
-                where = f"prompts[{place}]: {error.cause}" if len(listed) > 1 else error.cause
-                raise RequestError(where, error.remedy, param=error.param) from error
         return requests
 
     def make(self, prompt: Prompt, params: SamplingParams) -> Request:
         """The Request for one prompt: text (special tokens in it count as such) or token ids."""
+        if not isinstance(params, SamplingParams):
+            raise _no_params("sampling_params", params)
         text, ids = self._read(prompt)
-        room = self._limits.max_len - len(ids)
         if not ids:
             raise RequestError("The prompt is empty.", "Give at least one token.", param="prompt")
-        if room < 1:
-            raise RequestError(
-                f"The prompt has {len(ids)} tokens; with its answer it may have {self._limits.max_len}.",
-                f"Shorten it to at most {self._limits.max_len - 1} tokens.",
-                param="prompt",
-            )
+        if len(ids) >= self._limits.max_len:
+            raise self._too_long(f"{len(ids)} tokens", "prompt")
+        room = self._limits.max_len - len(ids)
         if params.seed is None:
             params = replace(params, seed=fresh_seed(self._seeds))
         ends = frozenset() if params.ignore_eos else self._limits.end_ids
@@ -119,10 +150,40 @@ class RequestMaker:
             prompt=text,
         )
 
+    def encode(self, text: str, *, bos: bool, param: str) -> tuple[int, ...]:
+        """Token ids of a text, in which special tokens count as such; with `bos` the model's first token in front.
+
+        RequestError (for `param`) for a text that cannot fit, before time is spent on it, and for one that needs a
+        token the model does not have.
+        """
+        if len(text) >= LONG_TEXT:
+            size, longest = len(text.encode("utf-8", "surrogatepass")), self._tokenizer.longest_token_bytes
+            if longest is not None and size >= self._limits.max_len * longest:
+                raise self._too_long(f"{size} bytes, which is at least {-(-size // longest)} tokens", param)
+        encode = self._tokenizer.encode_prompt if bos else self._tokenizer.encode
+        ids = tuple(encode(text, special=True, param=param))
+        outside = next((token for token in ids if token >= self._limits.vocab), None)
+        if outside is not None:
+            raise RequestError(
+                f"The text becomes token {outside} ({self._tokenizer.token_text(outside)!r}), and the model has only "
+                f"{self._limits.vocab} tokens.",
+                "Leave that text out, or use the tokenizer that belongs to the model.",
+                param=param,
+            )
+        return ids
+
+    def _too_long(self, size: str, param: str) -> RequestError:
+        most = self._limits.max_len
+        return RequestError(
+            f"The prompt has {size}; with its answer it may have {most}.",
+            f"Shorten it to at most {most - 1} tokens.",
+            param=param,
+        )
+
     def _read(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
         """(text where given, token ids)."""
         if isinstance(prompt, str):
-            return prompt, tuple(self._tokenizer.encode_prompt(prompt, special=True))
+            return prompt, self.encode(prompt, bos=True, param="prompt")
         if not isinstance(prompt, Mapping):
             raise RequestError(
                 f"A prompt is {_kind(prompt)}.",
@@ -144,20 +205,30 @@ class RequestMaker:
     def _checked(self, ids: object) -> tuple[int, ...]:
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
             raise RequestError(f"prompt_token_ids is {_kind(ids)}, not a list of ids.", param="prompt_token_ids")
+        if isinstance(ids, Sized) and len(ids) >= self._limits.max_len:
+            raise self._too_long(f"{len(ids)} tokens", "prompt")
         return tuple(self._checked_id(place, value) for place, value in enumerate(ids))
 
     def _checked_id(self, place: int, value: object) -> int:
-        try:
-            token = -1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-        except TypeError:
-            token = -1
-        if not 0 <= token < self._limits.vocab:
+        token = whole(value)
+        if token is None or not 0 <= token < self._limits.vocab:
             raise RequestError(
                 f"prompt_token_ids[{place}]={value!r} is not a token id.",
                 f"Ids are whole numbers from 0 to {self._limits.vocab - 1}.",
                 param="prompt_token_ids",
             )
         return token
+
+
+def _no_params(name: str, value: object) -> RequestError:
+    return RequestError(f"{name} is {_kind(value)}.", "Give SamplingParams.", param="sampling_params")
+
+
+def _no_messages(name: str, value: object) -> RequestError:
+    what = "empty" if isinstance(value, Sequence) and not value else _kind(value)
+    return RequestError(
+        f"{name} is {what}.", 'Give a list of messages such as {"role": "user", "content": "..."}.', param="messages"
+    )
 
 
 def _kind(value: object) -> str:

@@ -11,7 +11,10 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StartReport:
-    """Facts of one start. Sizes in bytes, `phases` as (name, seconds) in order; `notes` are sentences for the user."""
+    """Facts of one start. Sizes in bytes, `phases` as (name, seconds) in order.
+
+    `weights`: how they are stored and multiplied. `notes`: sentences for the user, which are also logged as warnings.
+    """
 
     model: str
     weight_bytes: int
@@ -25,6 +28,7 @@ class StartReport:
     threads: int
     phases: tuple[tuple[str, float], ...]
     notes: tuple[str, ...] = ()
+    weights: str = ""
 
     @property
     def kv_bytes(self) -> int:
@@ -36,16 +40,16 @@ class StartReport:
         return sum(seconds for _, seconds in self.phases)
 
     def lines(self) -> list[str]:
-        """The report for people."""
+        """The report for people, without the notes."""
         tokens = (self.kv_blocks - 1) * self.block_size
         phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.phases)
         return [
             f"model    {self.model}: {self.weight_bytes / MIB:.1f} MiB of weights, dtype {self.dtype}",
+            *([f"weights  {self.weights}"] if self.weights else []),
             f"kv       {self.kv_blocks} blocks of {self.block_size} tokens, {self.kv_bytes / MIB:.1f} MiB when full: "
             f"{tokens} tokens, at most {self.max_model_len} per request",
             f"backend  {self.backend}: {self.isa}, {self.threads} threads",
             f"start    {self.seconds:.2f} s ({phases})",
-            *(f"note     {note}" for note in self.notes),
         ]
 
 

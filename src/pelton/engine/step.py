@@ -12,9 +12,14 @@ from pelton.schedule.scheduler import Scheduler
 
 
 def run_step(scheduler: Scheduler, runner: Runner, requests: Mapping[str, OpenRequest], now: float) -> list[Event]:
-    """What happened in one step, in order; empty if there is nothing to do. `now` in seconds of the engine's clock."""
+    """What happened in one step, in order; empty if there is nothing to do. `now` in seconds of the engine's clock.
+
+    RuntimeError where requests are open but none can go on: their waiters would ask for ever.
+    """
     plan = scheduler.plan(now)
     if plan is None:
+        if requests:
+            raise RuntimeError(f"no progress with {len(requests)} open requests")
         return []
     events: list[Event] = [RequestPreempted(request_id) for request_id in scheduler.preempted]
     events += [RequestScheduled(admission.request_id, admission.cached) for admission in plan.admitted]

@@ -4,6 +4,8 @@ from typing import Protocol
 
 from pelton.core.needs import Needs
 
+UNCODED = "plain"  # the layout of every backend: numbers as they were computed
+
 
 class Geometry(Protocol):
     """What a codec asks of a layer's cache; program's KVSpec is one. (Counting blocks must not load the Program.)"""

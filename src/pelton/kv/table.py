@@ -3,8 +3,6 @@
 Invariant: the token at index i stands in block `blocks[i // block_size]`, at place i % block_size.
 """
 
-from collections.abc import Iterable
-
 from pelton.kv.pool import BlockPool
 
 
@@ -44,20 +42,6 @@ class BlockTable:
         if added is not None:
             self._blocks += added
         return added
-
-    def adopt(self, blocks: Iterable[int]) -> None:
-        """Appends blocks that others hold too; each gets one more reference."""
-        taken = tuple(blocks)
-        self._pool.share(taken)
-        self._blocks += taken
-
-    def slot(self, index: int) -> int:
-        """Slot (block * block_size + place) of the token at `index`; IndexError where it has no block yet."""
-        return self._blocks[index // self.block_size] * self.block_size + index % self.block_size
-
-    def slots(self, start: int, count: int) -> list[int]:
-        """Slots of the tokens at indices [start, start + count)."""
-        return [self.slot(index) for index in range(start, start + count)]
 
     def release(self) -> None:
         """Gives all blocks back; the pool hands out the last of them first."""

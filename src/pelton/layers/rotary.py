@@ -1,5 +1,8 @@
 """Rotary embedding as ops: one table of cosines and sines per step, applied to queries and keys."""
 
+import numpy as np
+
+from pelton.core.errors import CheckpointError
 from pelton.layers import ROPES
 from pelton.layers.rope import RopeParameters, Rotation
 from pelton.program.builder import Builder
@@ -7,15 +10,39 @@ from pelton.program.formats import FORMATS
 from pelton.program.op import Attr
 from pelton.program.weights import TensorSource
 
+DIVISORS = (1e-6, 1e6)  # least and largest; those of published models are 1 to 64
+
 
 def rotation_of(parameters: RopeParameters, divisors: TensorSource | None = None) -> Rotation:
-    """Frequencies by the parameters' kind; `divisors` [dim / 2], where a file brings them, divide each frequency."""
+    """Frequencies by the parameters' kind; `divisors` [dim / 2], where a file brings them, divide each frequency.
+
+    Raises CheckpointError for divisors of another shape, or that are no positive numbers of sensible size.
+    """
+    values = None if divisors is None else _read_divisors(divisors, parameters.dim // 2)
     rotation = ROPES.get(parameters.kind)().rotation(parameters)
-    if divisors is None:
+    if values is None:
         return rotation
-    values = FORMATS[divisors.format].decode(divisors.read(), 1, divisors.shape[0])[0].tolist()
     pairs = zip(rotation.inverse_frequencies, values, strict=True)
     return Rotation(tuple(frequency / divisor for frequency, divisor in pairs), rotation.factor)
+
+
+def _read_divisors(tensor: TensorSource, pairs: int) -> list[float]:
+    if tuple(tensor.shape) != (pairs,):
+        raise CheckpointError(
+            f"Tensor {tensor.name!r} has shape {tuple(tensor.shape)}, but the config asks for {(pairs,)}.",
+            "The file is damaged, or its config is not this model's.",
+        )
+    values = FORMATS[tensor.format].decode(tensor.read(), 1, pairs)[0]
+    least, most = DIVISORS
+    wrong = np.flatnonzero(~((values >= least) & (values <= most)))  # NaN is wrong too
+    if wrong.size:
+        raise CheckpointError(
+            f"Tensor {tensor.name!r} holds {values[wrong[0]]:g} at place {wrong[0]}, but rotary frequencies are "
+            f"divided by its numbers.",
+            f"They must be from {least:g} to {most:g}: the file is damaged, fetch it again.",
+        )
+    found: list[float] = values.tolist()
+    return found
 
 
 def rope_table(builder: Builder, positions: str, rotation: Rotation, name: str = "rope") -> str:

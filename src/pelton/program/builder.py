@@ -30,6 +30,19 @@ class Builder:
         """Whether the checkpoint holds this tensor."""
         return tensor in self._tensors
 
+    def check(self, tensor: str, shape: tuple[int, ...]) -> TensorSource:
+        """The checkpoint's tensor; raises CheckpointError if there is none of this name or it has another shape."""
+        source = self._tensors.get(tensor)
+        if source is None:
+            raise CheckpointError(
+                f"The checkpoint has no tensor {tensor!r}.", "The file is incomplete or of another family."
+            )
+        if tuple(source.shape) != shape:
+            raise CheckpointError(
+                f"Tensor {tensor!r} has shape {tuple(source.shape)}, but the config asks for {shape}."
+            )
+        return source
+
     def matrix(
         self, tensor: str, rows: int, cols: int, *, row_order: tuple[int, ...] | None = None, shard: str | None = None
     ) -> str:
@@ -89,15 +102,7 @@ class Builder:
     def _view(
         self, tensor: str, shape: tuple[int, ...], use: str, order: tuple[int, ...] | None, shard: str | None
     ) -> str:
-        source = self._tensors.get(tensor)
-        if source is None:
-            raise CheckpointError(
-                f"The checkpoint has no tensor {tensor!r}.", "The file is incomplete or of another family."
-            )
-        if tuple(source.shape) != shape:
-            raise CheckpointError(
-                f"Tensor {tensor!r} has shape {tuple(source.shape)}, but the config asks for {shape}."
-            )
+        source = self.check(tensor, shape)
         rows, cols = shape if len(shape) == 2 else (1, shape[0])
         self._storages.setdefault(tensor, Storage(tensor, rows, cols, source, order))
         name = f"{tensor}:{use}"

@@ -16,14 +16,18 @@ SCHEMES: Registry[type[WeightScheme]] = Registry(
 )
 
 
-def scheme_for(storages: Iterable[Storage]) -> WeightScheme:
+def scheme_name(storages: Iterable[Storage]) -> str:
     """The scheme that claims all formats of these storages; raises UnsupportedModelError naming them if none does."""
     formats = frozenset(storage.format for storage in storages)
     for name in SCHEMES:
-        scheme = SCHEMES.get(name)()
-        if scheme.claims(formats):
-            return scheme
+        if SCHEMES.get(name)().claims(formats):
+            return name
     raise UnsupportedModelError(
         f"The checkpoint stores weights as {', '.join(sorted(formats))}, together in no known scheme.",
         f"Known schemes: {', '.join(SCHEMES.names())}.",
     )
+
+
+def scheme_for(storages: Iterable[Storage]) -> WeightScheme:
+    """The scheme of that name."""
+    return SCHEMES.get(scheme_name(storages))()

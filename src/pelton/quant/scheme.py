@@ -5,13 +5,14 @@ Formats of vectors (gains, biases) are always dense and belong to every scheme.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from pelton.core.needs import Needs
 from pelton.program.weights import Storage
 
 DENSE = frozenset({"F32", "F16", "BF16"})
 ROUNDED = frozenset({"F32", "F16"})  # hold more digits than bf16
+MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,16 @@ class WeightFacts:
     arithmetic: str
     needs: Needs
 
+    def sentence(self) -> str:
+        """All of it for people: "4.9 bits per weight (Q4_1 79.0 MiB, F32 0.1 MiB): codes as stored ..."."""
+        sizes = ", ".join(f"{form} {size / MIB:.1f} MiB" for form, size in self.format_bytes.items())
+        return f"{self.bits_per_weight:.2f} bits per weight ({sizes}): {self.arithmetic}"
+
 
 class WeightScheme(Protocol):
-    """One way of storing matrices."""
+    """One way of storing matrices. `needs`: of the scheme; what a checkpoint loses by it is in its facts."""
+
+    needs: ClassVar[Needs]
 
     def claims(self, formats: frozenset[str]) -> bool:
         """Whether these formats, all that occur in a checkpoint, are this scheme."""
@@ -38,10 +46,10 @@ class WeightScheme(Protocol):
 
 def rounding(storages: Iterable[Storage], *, exact: bool) -> str:
     """A sentence part about dense matrices that lose digits in bf16; empty where none does."""
-    rounded = sorted({storage.format for storage in storages if storage.rows > 1} & ROUNDED)
+    rounded = sorted({storage.format for storage in storages if len(storage.source.shape) > 1} & ROUNDED)
     if exact or not rounded:
         return ""
-    return f"{' and '.join(rounded)} matrices rounded to bf16 (--dtype float32 keeps them)"
+    return f"{' and '.join(rounded)} matrices rounded to bf16 (dtype float32 keeps them as they are)"
 
 
 def measure(storages: Iterable[Storage]) -> tuple[float, dict[str, int]]:

@@ -16,7 +16,10 @@ from pelton.runner.rows import RowStates, ragged
 
 Encode = Callable[[SamplingParams, int], np.void]
 
-FAULT = "The model's logits for this request contain NaN or infinity."
+FAULT = (
+    "The model's logits for this request contain NaN or infinity. "
+    "Its weights may be damaged; fetch or convert them again."
+)
 
 
 @dataclass(slots=True)
@@ -50,6 +53,7 @@ class Runner:
 
     def run(self, plan: StepPlan) -> StepResult:
         """Computes the plan's tokens and draws one for each row that samples; faults stay in their row."""
+        _expect_built(plan)
         self._release(plan)
         self._admit(plan)
         for row, (blocks,) in plan.new_blocks.items():
@@ -124,6 +128,18 @@ class Runner:
                 top_logprobs=tuple(outputs.top_logprobs[logit_row, :present].tolist()),
             ),
         )
+
+
+def _expect_built(plan: StepPlan) -> None:
+    """Asserts that the plan asks for nothing that only its record has so far."""
+    asked = {
+        "state_ops": bool(plan.state_ops),
+        "masks": bool(plan.masks),
+        "repeat": plan.repeat != 1,
+        "drafted": any(row.drafted for row in plan.rows),
+    }
+    unbuilt = [name for name, wanted in asked.items() if wanted]
+    assert not unbuilt, f"a plan has {', '.join(unbuilt)}, which the runner does not carry out yet"
 
 
 def positions(index: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Int32:

@@ -87,7 +87,7 @@ class ChatTemplate:
             text = self._template.render(values)
         except Exception as error:  # the template is foreign code: whatever it raises is this request's error
             raise RequestError(
-                f"The chat template refused the messages: {error or type(error).__name__}",
+                f"The chat template refused the messages: {(str(error) or type(error).__name__).rstrip('.')}.",
                 "Change the messages to what this model's template accepts.",
                 param="messages",
             ) from error

@@ -5,6 +5,7 @@ Invariant: while the cached file is there, the large arrays of the metadata are 
 
 import hashlib
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ FORMAT = 1  # to be raised whenever the same metadata would give another file
 BYTE_LEVEL = "gpt2"
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 _FIELD = "tokenizer.ggml."
+
+_log = logging.getLogger("pelton")
 
 
 def pretokenizer_of(metadata: Mapping[str, object]) -> Pretokenizer:
@@ -44,18 +47,26 @@ def source_key(path: Path) -> str:
     return f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
 
 
-def cached_tokenizer_json(metadata: Mapping[str, object], source: str, *, rebuild: bool = False) -> Path:
-    """Path of the tokenizer.json for `metadata`, made now if it is not in the cache folder or if `rebuild`.
+def cached_tokenizer_json(metadata: Mapping[str, object], source: str, *, rebuild: bool = False) -> str:
+    """The text of the tokenizer.json for `metadata`, made now if it is not in the cache folder or if `rebuild`.
 
-    `source` identifies what the metadata came from (see source_key). Raises CheckpointError for a vocabulary that is
-    not supported or not consistent.
+    `source` identifies what the metadata came from (see source_key). A cache folder that cannot be used only costs the
+    time. Raises CheckpointError for a vocabulary that is not supported or not consistent.
     """
     pretokenizer = pretokenizer_of(metadata)
     key = hashlib.blake2b(f"{FORMAT}\0{pretokenizer!r}\0{source}".encode(), digest_size=16).hexdigest()
     path = cache_folder() / "tokenizers" / f"{key}.json"
-    if rebuild or not path.exists():
-        _write_whole(path, json.dumps(tokenizer_json(metadata, pretokenizer), ensure_ascii=False))
-    return path
+    if not rebuild:
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:  # most often: it is not there yet
+            _log.debug("%s: %s", path, error)
+    text = json.dumps(tokenizer_json(metadata, pretokenizer), ensure_ascii=False)
+    try:
+        _write_whole(path, text)
+    except OSError as error:
+        _log.debug("%s cannot be written, so the tokenizer will be made again: %s", path, error)
+    return text
 
 
 def tokenizer_json(metadata: Mapping[str, object], pretokenizer: Pretokenizer) -> dict[str, object]:

@@ -3,6 +3,7 @@
 Invariant: the bytes of all tokens of encode(text), joined, are the UTF-8 of the text the decoder would give.
 """
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ class Spelling:
 
     to_bytes: Callable[[str], bytes]
     strips_leading_space: bool
+
+
+def section(component: object) -> object:
+    """A component of a `tokenizers` pipeline (or None) as the section of tokenizer.json it was read from."""
+    return None if component is None else json.loads(component.__getstate__())  # type: ignore[arg-type]
 
 
 def byte_alphabet() -> dict[str, int]:

@@ -3,8 +3,8 @@
 Invariant: decode(ids) is the UTF-8 text of the joined token_bytes of ids, malformed bytes as U+FFFD.
 """
 
-import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
@@ -14,7 +14,8 @@ import tokenizers
 from pelton.checkpoint.special_tokens import SpecialTokens
 from pelton.core.errors import CheckpointError, RequestError
 from pelton.tokenize.gguf_vocab import cached_tokenizer_json, pretokenizer_of, source_key
-from pelton.tokenize.token_bytes import spelling_of
+from pelton.tokenize.text_bound import longest_token_bytes
+from pelton.tokenize.token_bytes import section, spelling_of
 
 _LARGEST_ID = 2**32 - 1  # of the library
 
@@ -32,7 +33,7 @@ class Tokenizer:
         inner.no_padding()
         self._inner = inner
         self._lock = Lock()
-        spelling = spelling_of(_state(inner.decoder))
+        spelling = spelling_of(section(inner.decoder))
         self._to_bytes = spelling.to_bytes
         self.strips_leading_space = spelling.strips_leading_space
         added = inner.get_added_tokens_decoder()
@@ -41,6 +42,14 @@ class Tokenizer:
         self._bytes: dict[int, bytes | None] = {}
         self.bos_id = bos_id
         self.add_bos = bos_id is not None and (self._starts_with(bos_id) if add_bos is None else add_bos)
+
+    @cached_property
+    def longest_token_bytes(self) -> int | None:
+        """The most UTF-8 bytes of a text that one token takes, so that n tokens hold at most n times as many.
+
+        None where no bound is known. Takes a walk over the vocabulary the first time.
+        """
+        return longest_token_bytes(self._inner, self._to_bytes)
 
     def encode(self, text: str, *, special: bool = False, param: str = "prompt") -> list[int]:
         """Token ids of `text`, nothing added. Only with `special` do spelled-out special tokens become their ids.
@@ -147,12 +156,11 @@ def tokenizer_from_json(path: Path, tokens: SpecialTokens) -> Tokenizer:
 
 def tokenizer_from_gguf(metadata: Mapping[str, object], source: str, tokens: SpecialTokens) -> Tokenizer:
     """From the metadata of a GGUF; `source` identifies the file for the cache (see gguf_vocab.source_key)."""
-    path = cached_tokenizer_json(metadata, source)
     try:
-        inner = load_tokenizer_json(path)
+        inner = _from_gguf_text(cached_tokenizer_json(metadata, source))
     except CheckpointError:
         # A damaged file in the cache must not outlive this start; a damaged vocabulary fails again, now for good.
-        inner = load_tokenizer_json(cached_tokenizer_json(metadata, source, rebuild=True))
+        inner = _from_gguf_text(cached_tokenizer_json(metadata, source, rebuild=True))
     add_bos = pretokenizer_of(metadata).add_bos if tokens.add_bos is None else tokens.add_bos
     return Tokenizer(inner, bos_id=tokens.bos_id, add_bos=add_bos)
 
@@ -165,6 +173,10 @@ def load_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
         raise CheckpointError(f"{path}: not a usable tokenizer.json ({error}).", "Fetch the file again.") from error
 
 
-def _state(component: object) -> object:
-    """A component of the pipeline as the section of tokenizer.json it was read from."""
-    return None if component is None else json.loads(component.__getstate__())  # type: ignore[arg-type]
+def _from_gguf_text(text: str) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing more specific
+        raise CheckpointError(
+            f"The vocabulary in the GGUF's metadata makes no usable tokenizer.json ({error}).", "Fetch the file again."
+        ) from error

@@ -60,7 +60,8 @@ def free_memory() -> int:
     limit = _number(_CGROUP / "memory.max")
     if limit is None:
         return available
-    return max(0, min(available, int(limit) - int(_number(_CGROUP / "memory.current") or 0)))
+    used = int(_number(_CGROUP / "memory.current") or 0) - _cgroup_page_cache()
+    return max(0, min(available, int(limit) - used))
 
 
 def machine(threads: int) -> Machine:
@@ -82,6 +83,17 @@ def _cpu_quota() -> float | None:
         limit_v1 = _number(_CGROUP / "cpu/cpu.cfs_quota_us")
         period_v1 = _number(_CGROUP / "cpu/cpu.cfs_period_us")
         return limit_v1 / period_v1 if limit_v1 and period_v1 and limit_v1 > 0 else None
+
+
+def _cgroup_page_cache() -> int:
+    """Bytes of files in memory that are counted as used but given back on demand."""
+    try:
+        for line in (_CGROUP / "memory.stat").read_text().splitlines():
+            if line.startswith("inactive_file "):
+                return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return 0
 
 
 def _meminfo_available() -> int:

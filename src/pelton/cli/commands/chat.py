@@ -4,17 +4,30 @@ Invariant: the history holds only what was said: a message without an answer is 
 """
 
 import contextlib
+import os
+import select
 import sys
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
+from pelton.checkpoint.sources import find_source
 from pelton.cli.answer import print_answer
 from pelton.cli.loading import check_sampling, load, sampling_params
-from pelton.cli.options import choose_model, debug_option, engine_options, model_options, sampling_options
-from pelton.cli.terminal import INTERRUPTED, decode_text, emit, say
-from pelton.core.errors import BackendError, RequestError
+from pelton.cli.options import (
+    choose_model,
+    debug_option,
+    engine_options,
+    explain,
+    looks_like_model,
+    max_tokens_option,
+    model_options,
+    sampling_options,
+)
+from pelton.cli.terminal import INTERRUPTED, check_text, decode_text, emit, need_stdin, say
+from pelton.core.errors import CheckpointError, RequestError
 from pelton.core.params import SamplingParams
 from pelton.engine.llm import LLM
 
@@ -22,6 +35,9 @@ with contextlib.suppress(ImportError):
     import readline  # noqa: F401  gives input() line editing and its history
 
 PROMPT = "> "
+MAX_TOKENS = 1024
+ROOM = 4  # of the context at least this part (1/4) is kept free for an answer, unless --max-tokens asks for less
+QUICK = "For an answer to one message write: pelton chat --quick TEXT"
 HELP = """\
 /clear         forget what was said
 /system TEXT   set the system prompt (without TEXT: remove it), and forget what was said
@@ -29,11 +45,11 @@ HELP = """\
 Ctrl-C         stops an answer; at the prompt, twice leaves"""
 
 
-@click.command("chat")
+@click.command("chat", context_settings={"allow_extra_args": True})
 @model_options
 @click.option("--system-prompt", help="What the model is told before everything else.")
 @click.option("--quick", "-q", metavar="TEXT", help="Answer this one message and leave.")
-@click.option("--max-tokens", type=click.INT, help="Most tokens of one answer [what the context has room for].")
+@max_tokens_option(MAX_TOKENS, "Most tokens of one answer; an answer that is cut says so.")
 @sampling_options
 @click.option("--stats", is_flag=True, help="Tell speed and sizes after each answer.")
 @engine_options
@@ -47,7 +63,13 @@ def chat(
     leaves. Tokens are drawn as the model recommends, where no flag says otherwise; if neither says anything, with
     temperature 0.7 and top-p 0.95.
     """
+    if more := click.get_current_context().args:
+        raise click.UsageError(f"One MODEL is taken, and {more[0]!r} comes after it. {QUICK}")
     reference = choose_model(model, model_flag)
+    if model is not None and quick is None and not looks_like_model(model):
+        _refuse_message(model)
+    if quick is None:
+        need_stdin()
     check_sampling(flags)
     with load(reference, flags) as llm:
         params = sampling_params(llm.get_default_sampling_params(), flags)
@@ -56,6 +78,14 @@ def chat(
             talk.run()
         else:
             answer_once(talk, quick)
+
+
+def _refuse_message(model: str) -> None:
+    """CheckpointError that tells about --quick, unless the argument names a model after all."""
+    try:
+        find_source(model)
+    except CheckpointError as error:
+        raise CheckpointError(error.cause, f"{error.remedy} {QUICK}") from error
 
 
 @dataclass(slots=True)
@@ -88,10 +118,10 @@ class Chat:
                 say("\n(Ctrl-C again or Ctrl-D leaves)")
                 continue
             except (RequestError, UnicodeDecodeError) as error:
-                say(f"error: {error}")
+                say(f"error: {explain(error) if isinstance(error, RequestError) else error}")
                 continue
             interrupted = False
-            if line.strip() == "/exit":
+            if line.split()[:1] == ["/exit"]:
                 return
             self.take(line)
 
@@ -118,25 +148,27 @@ class Chat:
 
     def answer(self, text: str) -> None:
         """Prints the answer and keeps both; an error is told, and the message is as if not said."""
-        before = len(self.said)
-        self.said.append({"role": "user", "content": text})
+        before = list(self.said)
         try:
-            self.reply()
+            self.reply(text)
         except RequestError as error:
-            say(f"error: {error}")
-            if before:
-                say("(/clear forgets what was said)")
-            del self.said[before:]
+            say(f"error: {explain(error)}")
+            self.said = before
         except KeyboardInterrupt:  # before the first piece
             say("")
-            del self.said[before:]
+            self.said = before
 
-    def reply(self) -> bool:
-        """The answer to what was said last; whether it was stopped by Ctrl-C."""
-        system = [{"role": "system", "content": self.system}] if self.system else []
-        printed = print_answer(self.llm, self.llm.chat_prompt([*system, *self.said]), self.params)
+    def reply(self, text: str) -> bool:
+        """The answer to a message; both go into the history. Whether it was stopped by Ctrl-C."""
+        check_text(text, "The message")
+        self.said.append({"role": "user", "content": text})
+        context = self.llm.report.max_model_len
+        printed = print_answer(self.llm, self.fitting_prompt(context), self.params)
         if not printed.text.endswith("\n"):
             emit("\n")
+        cut = printed.cut(context)
+        if cut:
+            say(cut, dim=True)
         if self.stats:
             say(printed.stats())
         if printed.error:
@@ -147,26 +179,71 @@ class Chat:
             self.said.pop()
         return printed.stopped
 
+    def fitting_prompt(self, context: int) -> dict[str, object]:
+        """All that was said, without the oldest messages and their answers where a context of that many tokens would
+        leave too little room for the next answer; says how many were forgotten. RequestError if the last message alone
+        does not fit.
+        """
+        room = min(self.params.max_tokens or context, context // ROOM)
+        last = len(self.said) - 1
+        prompt, size = self._prompt(0)
+        starts = [place for place, said in enumerate(self.said) if said["role"] == "user"]
+        dropped = 0
+        while size + room > context and starts[dropped] < last:
+            dropped += 1
+            prompt, size = self._prompt(starts[dropped])
+        if size >= context:
+            whole = "The message, with the system prompt," if self.system else "The message"
+            raise RequestError(
+                f"{whole} has {size} tokens, and the context holds {context}, the answer included.",
+                f"Shorten it by {size - context + 1} or more.",
+                param="prompt",
+            )
+        if dropped:
+            del self.said[: starts[dropped]]
+            forgotten = "message and its answer are" if dropped == 1 else f"{dropped} messages and their answers are"
+            say(f"(the context of {context} tokens is full: the oldest {forgotten} forgotten)", dim=True)
+        return prompt
+
+    def _prompt(self, start: int) -> tuple[dict[str, object], int]:
+        """What was said from `start` on as a prompt, and its number of tokens."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        prompt = self.llm.chat_prompt([*system, *self.said[start:]])
+        ids = prompt["prompt_token_ids"]
+        assert isinstance(ids, Sized)
+        return prompt, len(ids)
+
 
 def read_line() -> str:
     """A line from the user; EOFError after the last. The prompt never gets into a redirected stdout."""
     if sys.stdin.isatty() and sys.stdout.isatty():
-        return input(PROMPT)
+        line = typed_ahead()
+        return input(PROMPT) if line is None else line
     if sys.stdin.isatty():
         sys.stderr.write(PROMPT)
         sys.stderr.flush()
-    raw = sys.stdin.buffer.readline()
+    raw = need_stdin().readline()
     if not raw:
         raise EOFError
     return decode_text(raw, "That line")
 
 
+def typed_ahead() -> str | None:
+    """A line that was typed while an answer came, shown again; None if there is none. EOFError for Ctrl-D.
+
+    Line editing would not see that Ctrl-D. The terminal gives a line at a time, so nothing behind it is taken.
+    """
+    if not select.select([sys.stdin], [], [], 0)[0]:
+        return None
+    raw = os.read(sys.stdin.fileno(), 1 << 16)
+    if not raw:
+        raise EOFError
+    line = decode_text(raw, "That line")
+    emit(f"{PROMPT}{line}\n")
+    return line
+
+
 def answer_once(talk: Chat, text: str) -> None:
     """The whole of --quick; errors are the command's."""
-    talk.said.append({"role": "user", "content": text})
-    try:
-        stopped = talk.reply()
-    except RequestError as error:
-        raise BackendError(error.cause, error.remedy) from error
-    if stopped:
+    if talk.reply(text):
         raise click.exceptions.Exit(INTERRUPTED)

@@ -15,7 +15,7 @@ import click
 
 import pelton
 from pelton.cli.options import debug_option
-from pelton.cli.terminal import size_text, table_lines
+from pelton.cli.terminal import emit, size_text, table_lines
 from pelton.core.environment import KNOWN, cache_folder, variable
 from pelton.core.errors import PeltonError
 
@@ -29,7 +29,7 @@ MISSING = "not installed"
 def collect_env() -> None:
     """Show versions, the machine and the cache: what a report about a problem needs."""
     rows = [*_software(), *_machine(), *_cache()]
-    click.echo("\n".join(table_lines(rows, left=2)))
+    emit("\n".join(table_lines(rows, left=2)) + "\n")
 
 
 def _software() -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """`pelton complete`: continues one text and ends. No chat template is applied."""
 
 import sys
-from typing import BinaryIO
+from pathlib import Path
 
 import click
 
@@ -12,26 +12,28 @@ from pelton.cli.options import (
     debug_option,
     engine_options,
     looks_like_model,
+    max_tokens_option,
     model_options,
     sampling_options,
 )
-from pelton.cli.terminal import INTERRUPTED, decode_text, emit, say
+from pelton.cli.terminal import INTERRUPTED, check_text, decode_text, emit, need_stdin, say
 from pelton.core.errors import BackendError
 
 MAX_TOKENS = 128
+PROMPT_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True)
 
 
 @click.command("complete")
 @model_options
 @click.argument("prompt", required=False)
-@click.option("--prompt-file", type=click.File("rb"), help="Read the prompt from this file; -: from stdin.")
-@click.option("--max-tokens", type=click.INT, default=MAX_TOKENS, show_default=True, help="Most tokens of the answer.")
+@click.option("--prompt-file", type=PROMPT_FILE, help="Read the prompt from this file; -: from stdin.")
+@max_tokens_option(None, f"Most tokens of the answer [{MAX_TOKENS}].")
 @sampling_options
 @click.option("--stats", is_flag=True, help="Tell speed and sizes after the answer.")
 @engine_options
 @debug_option
 def complete(
-    model: str | None, model_flag: str | None, prompt: str | None, prompt_file: BinaryIO | None, **flags: object
+    model: str | None, model_flag: str | None, prompt: str | None, prompt_file: str | None, **flags: object
 ) -> None:
     """Continue PROMPT with MODEL and print what comes after it.
 
@@ -46,10 +48,14 @@ def complete(
     text = _prompt_text(prompt, prompt_file)
     check_sampling(flags)
     with load(reference, flags) as llm:
-        params = sampling_params(llm.get_default_sampling_params(), flags)
+        chosen = {**flags, "max_tokens": flags["max_tokens"] or MAX_TOKENS}
+        params = sampling_params(llm.get_default_sampling_params(), chosen)
         printed = print_answer(llm, text, params)
+        cut = printed.cut(llm.report.max_model_len)
     if not printed.text.endswith("\n"):
         emit("\n")
+    if cut and printed.tokens != flags["max_tokens"]:  # otherwise it is as long as was asked for
+        say(cut, dim=True)
     if printed.output is not None and params.logprobs is not None:
         show_logprobs(printed.output)
     if flags["stats"]:
@@ -60,13 +66,15 @@ def complete(
         raise click.exceptions.Exit(INTERRUPTED)
 
 
-def _prompt_text(argument: str | None, file: BinaryIO | None) -> str:
+def _prompt_text(argument: str | None, file: str | None) -> str:
     if argument is not None:
         if file is not None:
             raise click.UsageError("The prompt is given twice: as an argument and by --prompt-file.")
+        check_text(argument, "The prompt")
         return argument
-    if file is not None:
-        return decode_text(file.read(), f"The prompt file {file.name}")
-    if sys.stdin.isatty():
+    if file not in (None, "-"):
+        return decode_text(Path(str(file)).read_bytes(), f"The prompt file {file}")
+    stdin = need_stdin()
+    if file is None and sys.stdin.isatty():
         raise click.UsageError('There is no prompt. Write: pelton complete "Once upon a time"')
-    return decode_text(sys.stdin.buffer.read(), "The prompt from stdin")
+    return decode_text(stdin.read(), "The prompt from stdin")

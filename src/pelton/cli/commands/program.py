@@ -10,9 +10,10 @@ import click
 from pelton.checkpoint.checkpoint import open_checkpoint
 from pelton.cli.fold import Run, fold
 from pelton.cli.options import choose_model, debug_option, model_options
-from pelton.cli.terminal import count_text, shows_progress, size_text, table_lines
+from pelton.cli.terminal import count_text, emit, say_notes, size_text, table_lines
 from pelton.core.config import DTYPES
-from pelton.models import build_module
+from pelton.core.errors import SettingError
+from pelton.models import build_module, config_notes
 from pelton.program.costs import OpCost, op_costs, total_cost
 from pelton.program.module import Module
 from pelton.program.op import Cost, Op
@@ -44,20 +45,30 @@ def program(model: str | None, model_flag: str | None, dtype: str, **flags: obje
     values it reads. A multiply-add is 2 FLOPs.
     """
     reference = choose_model(model, model_flag)
-    checkpoint = open_checkpoint(reference, progress=shows_progress())
+    checkpoint = open_checkpoint(reference, progress=True)
     try:
         module = build_module(checkpoint)
+        say_notes(config_notes(checkpoint.config))
     finally:
         checkpoint.close()
     if not flags["unfused"]:
         module = run_passes(module)
-    step = StepShape.of(int(str(flags["tokens"])), int(str(flags["context"])))
+    step = _step(int(str(flags["tokens"])), int(str(flags["context"])), module.context)
     element = KV_ELEMENT[dtype]
     if flags["as_json"]:
-        click.echo(json.dumps(describe(module, step, element), indent=1))
+        emit(json.dumps(describe(module, step, element), indent=1) + "\n")
         return
-    click.echo("\n".join(op_lines(module, step, element, fold_layers=not flags["show_all"])))
-    click.echo("\n" + "\n".join(sum_lines(module, step, element)))
+    lines = op_lines(module, step, element, fold_layers=not flags["show_all"])
+    emit("\n".join([*lines, "", *sum_lines(module, step, element)]) + "\n")
+
+
+def _step(tokens: int, context: int, most: int) -> StepShape:
+    if tokens + context > most:
+        raise SettingError(
+            f"--tokens {tokens} and --context {context} are {tokens + context} tokens together.",
+            f"The context of this model is {most}: ask for at most that many.",
+        )
+    return StepShape.of(tokens, context)
 
 
 def describe(module: Module, step: StepShape, element: int) -> dict[str, object]:

@@ -1,13 +1,13 @@
 """K and V as they were computed, in the numbers' own width: the codec that changes nothing."""
 
 from pelton.core.needs import Needs
-from pelton.kv.codec import Geometry
+from pelton.kv.codec import UNCODED, Geometry
 
 
 class Plain:
     """Every number of every token is stored once, so a block's size is exactly the tokens' size."""
 
-    layout = "plain"
+    layout = UNCODED
     needs = Needs()
 
     def bytes_per_block(self, spec: Geometry, tokens: int, element: int) -> int:

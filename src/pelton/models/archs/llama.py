@@ -11,7 +11,7 @@ from pelton.layers.rope import RopeParameters
 from pelton.layers.rotary import rope_table, rotation_of
 from pelton.models.arch import ModelSource
 from pelton.models.config import ConfigReader, unsupported
-from pelton.models.decoder import IDS, POSITIONS, Frame, add_decoder
+from pelton.models.decoder import EMBEDDING, IDS, POSITIONS, Frame, add_decoder
 from pelton.program.builder import Builder
 from pelton.program.module import Module
 
@@ -70,6 +70,7 @@ class Llama:
 
     def build(self, config: LlamaConfig, source: ModelSource) -> Module:
         builder = Builder(source.tensors)
+        _check_sizes(builder, config)
 
         def biased(said: bool | None, layer: str) -> bool:
             return builder.has(f"model.layers.0.{layer}.bias") if said is None else said
@@ -89,3 +90,11 @@ class Llama:
             mlp=lambda x, layer: gated_mlp(builder, x, f"{layer}.mlp", mlp),
         )
         return builder.finish(vocab=config.frame.vocab, context=config.context, ignored=IGNORED)
+
+
+def _check_sizes(builder: Builder, config: LlamaConfig) -> None:
+    """Holds the config against tensors: tables as large as it claims may only be made once the file is as large."""
+    shape = config.attention
+    builder.check(EMBEDDING, (config.frame.vocab, config.frame.hidden))
+    for part, heads in (("q", shape.heads), ("k", shape.kv_heads), ("v", shape.kv_heads)):
+        builder.check(f"model.layers.0.self_attn.{part}_proj.weight", (heads * shape.head_dim, shape.hidden))

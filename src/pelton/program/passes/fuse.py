@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from pelton.program.module import Entry
 from pelton.program.op import Attr, Op
+from pelton.program.ops.linear import biases
 
 Ops = list[Op]
 Rule = Callable[[Ops], Ops]
@@ -37,11 +38,6 @@ def _plain_linear(op: Op) -> bool:
     return op.kind == "linear" and len(op.inputs) == 1 and not op.text("gain") and not op.text("activation")
 
 
-def _biases(op: Op) -> tuple[str, ...]:
-    given = op.attrs.get("biases")
-    return tuple(str(name) for name in given) if isinstance(given, tuple) else ("",) * len(op.weights)
-
-
 def _merge_linears(ops: Ops) -> Ops:
     """Linears over the same input become one with several matrices (q/k/v, gate/up), where the first of them stands."""
     merged: Ops = []
@@ -59,7 +55,7 @@ def _merge_linears(ops: Ops) -> Ops:
                 first,
                 outputs=first.outputs + op.outputs,
                 weights=first.weights + op.weights,
-                attrs=_with(first, biases=_biases(first) + _biases(op)),
+                attrs=_with(first, biases=biases(first) + biases(op)),
             )
     return merged
 

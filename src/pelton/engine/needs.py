@@ -1,0 +1,52 @@
+"""What the techniques of one engine need of each other: those a start has chosen, and the matrix of all that exist.
+
+It knows registries, no technique. Invariant: a technique is named as "<kind> <name>", so that its setting can be found.
+"""
+
+from typing import Protocol, TypeVar
+
+from pelton.constraints import GRAMMARS
+from pelton.core.compat import matrix
+from pelton.core.needs import Needs
+from pelton.core.registry import Registry
+from pelton.kv import KV_CODECS, KV_POLICIES
+from pelton.quant import SCHEMES
+from pelton.sampling import STEPS
+from pelton.speculate import SPECULATORS
+
+
+class Declares(Protocol):
+    """A technique that says what it needs and breaks."""
+
+    @property
+    def needs(self) -> Needs: ...
+
+
+D = TypeVar("D", bound=Declares)
+
+
+def chosen_needs(scheme: str, codec: str) -> dict[str, Needs]:
+    """Needs of all that an engine with this weight scheme and KV codec runs: these two and every logits step.
+
+    Orders and backends neither rely on a Fact nor break one, so they declare nothing.
+    """
+    return {**declared(SCHEMES, scheme), **declared(KV_CODECS, codec), **declared(STEPS)}
+
+
+def compatibility() -> dict[tuple[str, str], list[str]]:
+    """Each pair of registered techniques -> what keeps them from running together; empty where nothing does."""
+    return matrix(
+        {
+            **declared(SCHEMES),
+            **declared(KV_CODECS),
+            **declared(KV_POLICIES),
+            **declared(STEPS),
+            **declared(SPECULATORS),
+            **declared(GRAMMARS),
+        }
+    )
+
+
+def declared(registry: Registry[type[D]], *names: str) -> dict[str, Needs]:
+    """ "<kind> <name>" -> Needs, of these entries or of all."""
+    return {f"{registry.kind} {name}": registry.get(name)().needs for name in names or registry.names()}

@@ -1,0 +1,74 @@
+"""Settings: types, ranges and names, refused as SettingErrors that name the setting and its value."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pelton.core.config import MOST_THREADS, resolve
+from pelton.core.errors import SettingError
+from pelton.core.params import MAX_SEED
+
+REFUSED: list[tuple[str, object, str]] = [
+    ("max_num_seqs", "4", "whole number"),
+    ("max_num_seqs", True, "whole number"),
+    ("max_num_seqs", None, "whole number"),
+    ("max_num_seqs", 0, "from 1 to"),
+    ("max_num_seqs", 10**12, "from 1 to"),
+    ("max_num_batched_tokens", 10.5, "whole number"),
+    ("max_num_batched_tokens", np.float64(8), "whole number"),
+    ("max_num_batched_tokens", -1, "from 1 to"),
+    ("max_model_len", "long", "whole number"),
+    ("max_model_len", 0, "at least 1"),
+    ("kv_cache_memory_bytes", "1G", "whole number"),
+    ("kv_cache_memory_bytes", -5, "at least 1"),
+    ("num_blocks", -3, "at least 1"),
+    ("num_blocks", 0, "at least 1"),
+    ("num_blocks", False, "whole number"),
+    ("block_size", 16, "32"),
+    ("kv_codec", None, "text"),
+    ("long_prefill_token_threshold", -1, "0: off"),
+    ("threads", 1.5, "whole number"),
+    ("threads", -1, "0: all allowed cores"),
+    ("threads", 100_000, f"from 0 to {MOST_THREADS}"),
+    ("dtype", "int8", "one of"),
+    ("dtype", 8, "text"),
+    ("backend", 3, "text"),
+    ("scheduling_policy", ["fcfs"], "text"),
+    ("tokenizer", 7, "text"),
+    ("seed", "x", "whole number"),
+    ("seed", True, "whole number"),
+    ("seed", 1.5, "whole number"),
+    ("seed", -1, f"from 0 to {MAX_SEED}"),
+    ("seed", 2**64, f"from 0 to {MAX_SEED}"),
+    ("chat_template", 5, "text"),
+    ("chat_template", Path("template.jinja"), "text"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "words"), REFUSED)
+def test_impossible_values_are_named(name: str, value: object, words: str) -> None:
+    with pytest.raises(SettingError) as refusal:
+        resolve("m", {name: value})
+    assert refusal.value.cause == f"{name}={value!r} cannot work."
+    assert words in refusal.value.remedy
+
+
+def test_a_model_is_text_or_a_path() -> None:
+    assert resolve(Path("a/b"), {"tokenizer": Path("c")}).model.model == "a/b"
+    with pytest.raises(SettingError, match="model=5"):
+        resolve(5, {})  # type: ignore[arg-type]
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    config = resolve(
+        "m", {"max_num_seqs": np.int64(4), "threads": np.uint8(2), "seed": np.int32(7), "num_blocks": None}
+    )
+    assert (config.schedule.max_num_seqs, config.backend.threads, config.seed) == (4, 2, 7)
+    assert type(config.schedule.max_num_seqs) is type(config.seed) is int
+    assert config.cache.num_blocks is None
+
+
+def test_unknown_names_get_the_nearest() -> None:
+    with pytest.raises(SettingError, match=r"Unknown setting 'sed'\. Did you mean 'seed'"):
+        resolve("m", {"sed": 1})
