@@ -6,7 +6,7 @@ And numbers as users hand them in: Python's and other libraries' alike, without 
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from numbers import Real
 
 from pelton.core.errors import RequestError
@@ -111,10 +111,6 @@ class SamplingParams:
             raise RequestError(
                 "stop needs detokenize=True.", "Use stop_token_ids, or leave detokenize on.", param="stop"
             )
-
-    def as_dict(self) -> dict[str, object]:
-        """All parameters by name, as reported to the user."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 def _listed(name: str, value: object, what: str, single: type | None = None) -> tuple[object, ...]:

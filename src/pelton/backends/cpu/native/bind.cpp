@@ -264,8 +264,5 @@ NB_MODULE(_native, m) {
             need(data.size() == b.executable.block_bytes(), "block size");
             std::memcpy(block_at(b, id), data.c_str(), data.size());
         })
-        .def_prop_ro("block_bytes", [](const Bound& b) { return b.executable.block_bytes(); })
-        .def_prop_ro("threads", [](const Bound& b) { return b.executable.threads(); })
-        .def_prop_ro("weight_bytes", [](const Bound& b) { return b.executable.weight_bytes(); })
-        .def_prop_ro("arena_bytes", [](const Bound& b) { return b.executable.arena_bytes(); });
+        .def_prop_ro("block_bytes", [](const Bound& b) { return b.executable.block_bytes(); });
 }

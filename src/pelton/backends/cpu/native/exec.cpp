@@ -50,7 +50,6 @@ int Executable::add_matrix(Format to, const std::string& from, const uint8_t* ra
     pool_.run(pack_worker, &job);
     Matrix matrix{to, rows, cols, ceil_div(cols, BLOCK), job.panels, 0, memory.data()};
     matrix.panel_bytes = static_cast<size_t>(matrix.blocks) * pelton::block_bytes(to);
-    weight_bytes_ += memory.size();
     packed_.push_back(std::move(memory));
     matrices_.push_back(matrix);
     return static_cast<int>(matrices_.size()) - 1;
@@ -59,7 +58,6 @@ int Executable::add_matrix(Format to, const std::string& from, const uint8_t* ra
 const float* Executable::add_vector(const float* values, size_t n) {
     Memory memory((n + PANEL) * sizeof(float));  // zeros behind, so that whole lanes may be read
     std::memcpy(memory.data(), values, n * sizeof(float));
-    weight_bytes_ += n * sizeof(float);
     vectors_.push_back(std::move(memory));
     return vectors_.back().floats();
 }
@@ -131,7 +129,8 @@ void Executable::plan_state(const Step& step, size_t index) {
     }
     if (items.size() >= static_cast<size_t>(4 * pool_.threads()) || pool_.threads() == 1) return;
     // Few items: spread the chunks of short row groups over the threads. The merge order, and so every bit, stays the same.
-    std::vector<AttendItem> whole;
+    auto& whole = work.whole;  // keeps its room from step to step
+    whole.clear();
     whole.swap(items);
     int group = 1;
     for (const auto& op : ops_)

@@ -83,7 +83,7 @@ struct AttendItem {
     size_t partial;
 };
 struct AttendWork {
-    std::vector<AttendItem> items, merges;
+    std::vector<AttendItem> items, merges, whole;
 };
 
 class Executable {
@@ -106,8 +106,6 @@ class Executable {
     int max_tokens() const { return max_tokens_; }
     int max_rows() const { return max_rows_; }
     int threads() const { return pool_.threads(); }
-    size_t weight_bytes() const { return weight_bytes_; }
-    size_t arena_bytes() const { return arena_.size(); }
     uint64_t steps() const { return steps_; }
     Tally total() const;
 
@@ -124,7 +122,7 @@ class Executable {
     std::vector<Memory> vectors_;
     std::vector<StateRecord> states_;
     std::vector<OpRecord> ops_;
-    size_t block_bytes_ = 0, weight_bytes_ = 0;
+    size_t block_bytes_ = 0;
     int blocks_ = 0;
     uint64_t steps_ = 0;
 
