@@ -28,6 +28,16 @@ REFUSED: list[tuple[str, object, str]] = [
     ("block_size", 16, "32"),
     ("kv_codec", None, "text"),
     ("long_prefill_token_threshold", -1, "0: off"),
+    ("enable_prefix_caching", 1, "True or False"),
+    ("enable_prefix_caching", None, "True or False"),
+    ("prefix_cache_tokens", -1, "at least 0"),
+    ("prefix_cache_tokens", True, "whole number"),
+    ("max_num_queued_reqs", -1, "at least 0 (0: any)"),
+    ("max_model_len", -2, "at least 1"),
+    ("max_model_len", "AUTO", "whole number"),
+    ("generation_config", "model", "auto, none, vllm"),
+    ("generation_config", None, "text"),
+    ("override_generation_config", {"top_p": 1}, "text"),
     ("threads", 1.5, "whole number"),
     ("threads", -1, "0: all allowed cores"),
     ("threads", 100_000, f"from 0 to {MOST_THREADS}"),
@@ -72,3 +82,16 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
 def test_unknown_names_get_the_nearest() -> None:
     with pytest.raises(SettingError, match=r"Unknown setting 'sed'\. Did you mean 'seed'"):
         resolve("m", {"sed": 1})
+
+
+@pytest.mark.parametrize("value", ["auto", -1, "-1", None])
+def test_a_length_may_be_left_to_the_engine(value: object) -> None:
+    assert resolve("m", {"max_model_len": value}).model.max_model_len is None
+
+
+def test_caching_is_on_and_can_be_capped_or_off() -> None:
+    cache = resolve("m", {}).cache
+    assert cache.enable_prefix_caching and cache.prefix_cache_tokens is None
+    cache = resolve("m", {"enable_prefix_caching": False, "prefix_cache_tokens": 0}).cache
+    assert not cache.enable_prefix_caching and cache.prefix_cache_tokens == 0
+    assert resolve("m", {"max_num_queued_reqs": 0}).schedule.max_num_queued_reqs == 0

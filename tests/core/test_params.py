@@ -7,7 +7,8 @@ from pelton.core.errors import RequestError
 from pelton.core.params import SamplingParams
 
 REFUSED: list[tuple[str, object]] = [
-    ("n", 2),
+    ("n", 0),
+    ("n", 1025),
     ("n", None),
     ("temperature", "hot"),
     ("temperature", None),
@@ -23,7 +24,43 @@ REFUSED: list[tuple[str, object]] = [
     ("min_p", 2),
     ("seed", -1),
     ("seed", 1.0),
-    ("max_tokens", 0),
+    ("max_tokens", -1),
+    ("min_tokens", -1),
+    ("min_tokens", 17),
+    ("min_tokens", None),
+    ("presence_penalty", 2.1),
+    ("presence_penalty", None),
+    ("frequency_penalty", -2.1),
+    ("frequency_penalty", float("nan")),
+    ("repetition_penalty", 0),
+    ("repetition_penalty", 9e-5),
+    ("repetition_penalty", 10001),
+    ("repetition_penalty", "1"),
+    ("logit_bias", [1]),
+    ("logit_bias", 5),
+    ("logit_bias", {"a": 1}),
+    ("logit_bias", {"-1": 1}),
+    ("logit_bias", {"1.0": 1}),
+    ("logit_bias", {"\u0661": 1}),
+    ("logit_bias", {"": 1}),
+    ("logit_bias", {-1: 1}),
+    ("logit_bias", {True: 1}),
+    ("logit_bias", {1: 100.5}),
+    ("logit_bias", {1: "1"}),
+    ("logit_bias", {1: None}),
+    ("logit_bias", {1: float("nan")}),
+    ("logit_bias", {1: float("-inf")}),
+    ("logit_bias", {"9" * 5000: 1}),
+    ("allowed_token_ids", []),
+    ("allowed_token_ids", 5),
+    ("allowed_token_ids", [-1]),
+    ("allowed_token_ids", ["1"]),
+    ("bad_words", 5),
+    ("bad_words", [""]),
+    ("bad_words", [5]),
+    ("prompt_logprobs", 21),
+    ("prompt_logprobs", -1),
+    ("prompt_logprobs", True),
     ("max_tokens", "5"),
     ("logprobs", 21),
     ("logprobs", False),
@@ -76,3 +113,23 @@ def test_lists_become_tuples() -> None:
     assert params.stop_ids == (1, 2)
     assert SamplingParams(stop=["a", "b"]).stop_strings == ("a", "b")
     assert SamplingParams().stop == () == SamplingParams().stop_token_ids
+
+
+def test_biases_are_numbers_by_token() -> None:
+    given = {"7": 1, 8: np.float32(-100), np.int64(9): 0.5}
+    assert SamplingParams(logit_bias=given).logit_bias == {7: 1.0, 8: -100.0, 9: 0.5}  # type: ignore[arg-type]
+    assert SamplingParams().logit_bias == {}
+    with pytest.raises(RequestError, match=r"logit_bias\[7\]=101 is out of range. It must be between -100 and 100"):
+        SamplingParams(logit_bias={7: 101})
+
+
+def test_the_ends_of_ranges() -> None:
+    SamplingParams(n=1024, min_tokens=16, presence_penalty=-2, frequency_penalty=2, repetition_penalty=1e-4)
+    SamplingParams(max_tokens=0, prompt_logprobs=20, repetition_penalty=1e4, logit_bias={0: -100})
+    SamplingParams(max_tokens=None, min_tokens=10**9)
+
+
+def test_banned_words_and_allowed_ids() -> None:
+    params = SamplingParams(bad_words="one", allowed_token_ids=np.array([4, 2]))  # type: ignore[arg-type]
+    assert (params.bad_words, params.allowed_token_ids) == (("one",), (4, 2))
+    assert SamplingParams().allowed_token_ids is None

@@ -11,6 +11,7 @@ from pelton.core.errors import SettingError
 from pelton.core.params import MAX_SEED, whole
 
 DTYPES = ("auto", "bfloat16", "float32")
+GENERATION = ("auto", "none", "vllm")
 BLOCK_TOKENS = 32
 MOST_THREADS = 1024
 MOST_SEQS = 1 << 16  # arrays of the runner have a line for each
@@ -19,35 +20,46 @@ MOST_TOKENS = 1 << 20  # of one step; its memory is proportional
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSection:
-    """Which model and in which arithmetic. dtype auto and bfloat16: matrix inputs and KV in bf16, sums in fp32."""
+    """Which model and in which arithmetic. dtype auto and bfloat16: matrix inputs and KV in bf16, sums in fp32.
+
+    `max_model_len` None: the model's own, or as much of it as the KV memory holds ("auto" and -1 say the same).
+    `generation_config`: "auto" takes the model's recommendations for sampling, "none" (or "vllm") ignores them;
+    `override_generation_config` is a JSON table of fields that win over them.
+    """
 
     model: str
     tokenizer: str | None = None
     dtype: str = "auto"
     max_model_len: int | None = None
     chat_template: str | None = None
+    generation_config: str = "auto"
+    override_generation_config: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSection:
     """KV memory. `kv_cache_memory_bytes` None: chosen from max_num_seqs, the context length and free memory.
 
-    `kv_codec`: how keys and values are stored.
+    `kv_codec`: how keys and values are stored. `enable_prefix_caching`: blocks of requests that are over stay for those
+    that begin alike; `prefix_cache_tokens` caps what is kept so (None: all the memory that nobody else needs).
     """
 
     kv_cache_memory_bytes: int | None = None
     num_blocks: int | None = None
     block_size: int = BLOCK_TOKENS
     kv_codec: str = "plain"
+    enable_prefix_caching: bool = True
+    prefix_cache_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSection:
-    """How many requests and tokens share a step."""
+    """How many requests and tokens share a step. `max_num_queued_reqs`: most that may wait; 0: any number."""
 
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 512
     long_prefill_token_threshold: int = 0
+    max_num_queued_reqs: int = 0
     scheduling_policy: str = "fcfs"
 
 
@@ -101,6 +113,12 @@ def _typed(name: str, value: object, kind: object) -> object:
     """The value as its field has it (other libraries' whole numbers, paths as text); SettingError if it cannot be."""
     if value is None and kind in (int | None, str | None):
         return None
+    if name == "max_model_len" and value in ("auto", -1, "-1"):
+        return None
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise SettingError(f"{name}={value!r} cannot work.", "It must be True or False.")
+        return value
     if kind in (int, int | None):
         number = whole(value)
         if number is None:
@@ -125,12 +143,15 @@ def _check(config: EngineConfig) -> None:
     model, cache, schedule = config.model, config.cache, config.schedule
     need(model.dtype in DTYPES, "dtype", model.dtype, "one of " + ", ".join(DTYPES))
     between("max_model_len", model.max_model_len, 1, None)
+    need(model.generation_config in GENERATION, "generation_config", model.generation_config, ", ".join(GENERATION))
     between("kv_cache_memory_bytes", cache.kv_cache_memory_bytes, 1, None)
     between("num_blocks", cache.num_blocks, 1, None)
+    between("prefix_cache_tokens", cache.prefix_cache_tokens, 0, None)
     size = cache.block_size
     need(size == BLOCK_TOKENS, "block_size", size, f"{BLOCK_TOKENS}: the CPU kernels' tile layout fixes it")
     between("max_num_seqs", schedule.max_num_seqs, 1, MOST_SEQS)
     between("max_num_batched_tokens", schedule.max_num_batched_tokens, 1, MOST_TOKENS)
     between("long_prefill_token_threshold", schedule.long_prefill_token_threshold, 0, None, " (0: off)")
+    between("max_num_queued_reqs", schedule.max_num_queued_reqs, 0, None, " (0: any)")
     between("seed", config.seed, 0, MAX_SEED)
     between("threads", config.backend.threads, 0, MOST_THREADS, " (0: all allowed cores)")

@@ -1,4 +1,6 @@
-"""Counters that any layer may bump and `measure` reads: plain named sums, no library."""
+"""Counters that any layer may bump, and the engine's figures after a step: plain numbers that `measure` reads."""
+
+import msgspec
 
 
 class Counters:
@@ -15,3 +17,31 @@ class Counters:
 
     def snapshot(self) -> dict[str, float]:
         return dict(self._totals)
+
+
+class EngineStats(msgspec.Struct, frozen=True, array_like=True):
+    """The state after a step, and what the step did. `*_total` count from the engine's start.
+
+    `kv_usage`: share of blocks that requests hold, 0 to 1 (cached blocks nobody uses are free). `kv_waste`: share of
+    the token places in held blocks that hold no token, 0 to 1. Prefix figures are in tokens: asked for, and found (of
+    which `inflight` were still being computed by another request). `step_*` describe the last step alone.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_blocks: int = 0
+    kv_usage: float = 0.0
+    kv_waste: float = 0.0
+    cached_blocks: int = 0
+    prefix_queries_total: int = 0
+    prefix_hits_total: int = 0
+    prefix_inflight_total: int = 0
+    prefix_evictions_total: int = 0
+    preemptions_total: int = 0
+    copied_blocks_total: int = 0
+    steps_total: int = 0
+    computed_tokens_total: int = 0
+    step_tokens: int = 0
+    step_sequences: int = 0
+    step_seconds: float = 0.0
+    schedule_seconds: float = 0.0

@@ -1,8 +1,14 @@
-"""The only place that reads environment variables; every one the package knows is listed here."""
+"""The only place that reads environment variables.
+
+Those in KNOWN mean something to every command. Beside them `pelton serve` takes each of its settings from PELTON_ and
+the setting's name in capitals: PELTON_MAX_NUM_SEQS, PELTON_PORT. An empty variable counts as one that is not set.
+"""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
+PREFIX = "PELTON_"
 KNOWN = {
     "PELTON_CACHE": "folder for pulled models and derived files (default: ~/.cache/pelton)",
     "PELTON_ISA": "force a CPU path: portable, avx2 or avx512 (default: the best this machine has)",
@@ -15,6 +21,22 @@ def variable(name: str, default: str = "") -> str:
     if name not in KNOWN:
         raise KeyError(name)
     return os.environ.get(name, default)
+
+
+def setting_variables(settings: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Setting -> (variable, its value), for those of the settings that the environment sets."""
+    found = {}
+    for setting in settings:
+        name = PREFIX + setting.upper()
+        if value := os.environ.get(name):
+            found[setting] = (name, value)
+    return found
+
+
+def unknown_variables(settings: Iterable[str]) -> list[str]:
+    """Variables that are set and start with PELTON_, and that are neither KNOWN nor one of the settings'."""
+    read = {*KNOWN, *(PREFIX + setting.upper() for setting in settings)}
+    return sorted(name for name, value in os.environ.items() if name.startswith(PREFIX) and value and name not in read)
 
 
 def cache_folder() -> Path:

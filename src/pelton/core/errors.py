@@ -31,11 +31,15 @@ class UnsupportedModelError(PeltonError):
 
 
 class RequestError(PeltonError):
-    """One request is invalid; others are not affected. `param` is the name of the offending parameter, or None."""
+    """One request is invalid; others are not affected.
 
-    def __init__(self, cause: str, remedy: str = "", *, param: str | None = None) -> None:
+    `param` is the name of the offending parameter, `code` a word for programs such as context_length_exceeded, or None.
+    """
+
+    def __init__(self, cause: str, remedy: str = "", *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(cause, remedy)
         self.param = param
+        self.code = code
 
 
 class CapacityError(PeltonError):
@@ -44,3 +48,15 @@ class CapacityError(PeltonError):
 
 class BackendError(PeltonError):
     """No kernel can run the Program, or the machine lacks something a backend needs."""
+
+
+class OverloadedError(PeltonError):
+    """Too many requests wait already. `retry_after`: seconds after which it is worth to ask again."""
+
+    def __init__(self, cause: str, remedy: str = "", *, retry_after: float = 1.0) -> None:
+        super().__init__(cause, remedy)
+        self.retry_after = retry_after
+
+
+class EngineDeadError(PeltonError):
+    """The engine process is gone or hangs; requests it had are lost, and it is started again."""

@@ -1,12 +1,15 @@
-"""What the engine tells after each step: frozen records, one list per step for all requests."""
+"""What the engine tells after each step: frozen records, one list per step for all requests.
 
-from dataclasses import dataclass
+They are what crosses the border between processes too, as they stand. Invariant: the last event of a request is its
+RequestFinished.
+"""
+
+import msgspec
 
 from pelton.core.plan import TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class TokensGenerated:
+class TokensGenerated(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """New tokens of one request, in order; `logprobs` has as many entries."""
 
     request_id: str
@@ -14,23 +17,31 @@ class TokensGenerated:
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RequestScheduled:
+class PromptScored(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Log-probabilities of prompt tokens: of those at indices start, start + 1, ... (index 0 has none).
+
+    A request that was preempted may tell the same indices again, with the same numbers.
+    """
+
+    request_id: str
+    start: int
+    scores: tuple[TokenLogprobs, ...]
+
+
+class RequestScheduled(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A request entered a step for the first time (or again, after preemption)."""
 
     request_id: str
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RequestPreempted:
+class RequestPreempted(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A request lost its blocks and waits to be computed again."""
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFinished:
+class RequestFinished(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A request is over. `reason`: stop, length, abort or error; `stop_token`: the id that ended it, if one did."""
 
     request_id: str
@@ -39,4 +50,4 @@ class RequestFinished:
     error: str | None = None
 
 
-Event = TokensGenerated | RequestScheduled | RequestPreempted | RequestFinished
+Event = TokensGenerated | PromptScored | RequestScheduled | RequestPreempted | RequestFinished

@@ -20,6 +20,7 @@ class RowPlan:
     """One request's share of a step: tokens at indices [start, start + count), the last `drafted` of them guesses.
 
     `row` is the request's row for life. `sample`: the last token's logits are wanted (and a token is drawn from them).
+    `scored`: how many leading tokens of the piece have a known next token whose log-probability is wanted.
     """
 
     row: int
@@ -27,6 +28,7 @@ class RowPlan:
     count: int
     drafted: int = 0
     sample: bool = True
+    scored: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,10 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class StateOp:
-    """Work on KV blocks done before the forward pass; `kind` is the name of a backend's block operation."""
+    """Work on KV blocks done before the forward pass, in the order of the plan.
+
+    `kind`: "copy" (all bytes of source to target) or "scrub" (target becomes zero; source is the same block).
+    """
 
     kind: str
     source: int
@@ -80,13 +85,17 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """What a row's step gave: accepted tokens in order (none while a prompt is still being computed), or a fault."""
+    """What a row's step gave: accepted tokens in order (none while a prompt is still being computed), or a fault.
+
+    `scores`: as many as the plan's `scored`, of the known tokens behind the piece's leading ones.
+    """
 
     row: int
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     next_draft: Draft | None = None
     fault: str | None = None
+    scores: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What goes into the engine and what comes out, with vLLM's names and shapes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pelton.core.params import SamplingParams
 
@@ -11,6 +11,9 @@ class Request:
 
     `params.seed` is never None here: whoever builds the request draws one. `arrival` is in seconds of the
     engine's clock. `stop_token_ids` joins the model's end tokens (unless ignore_eos) and the request's own.
+    `bad_word_ids`: token sequences that must not be completed. `cache_salt`: prefixes are shared only between requests
+    with the same one. Of n answers each is a Request of its own (see `children`): `child` counts them, `parent` is the
+    id of the first one, None for that one itself.
     """
 
     request_id: str
@@ -21,6 +24,23 @@ class Request:
     arrival: float
     prompt: str | None = None
     priority: int = 0
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    cache_salt: str = ""
+    child: int = 0
+    parent: str | None = None
+
+    def children(self) -> "tuple[Request, ...]":
+        """The n Requests that the engine works on; the first one has this one's id, and alone scores the prompt."""
+        others = (
+            replace(self, request_id=f"{self.request_id}/{child}", child=child, parent=self.request_id)
+            for child in range(1, self.params.n)
+        )
+        return (self, *others)
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log-probabilities of the prompt's tokens are to be told."""
+        return self.params.prompt_logprobs is not None and self.child == 0
 
 
 @dataclass(frozen=True, slots=True)
