@@ -92,21 +92,24 @@ class Piece:
 
 def run(executable: Executable, pieces: Sequence[Piece], **fields: float) -> StepOutputs:
     """One step of these sequences; a logit row for each."""
+    return executable.run(inputs(pieces, **fields))
+
+
+def inputs(pieces: Sequence[Piece], **fields: float) -> StepInputs:
+    """What `run` hands over; `fields` of all sampling records."""
     counts = [len(piece.tokens) for piece in pieces]
     tables = [np.array(piece.table, np.int32) for piece in pieces]
     positions = [np.arange(p.start, p.start + n, dtype=np.int32) for p, n in zip(pieces, counts, strict=True)]
-    return executable.run(
-        StepInputs(
-            tokens=np.concatenate([np.array(piece.tokens, np.int32) for piece in pieces]),
-            positions=np.concatenate(positions),
-            starts=np.array([piece.start for piece in pieces], np.int32),
-            counts=np.array(counts, np.int32),
-            tables=np.concatenate(tables),
-            table_offsets=np.cumsum([0, *(len(table) for table in tables)]).astype(np.int32),
-            logit_rows=(np.cumsum(counts) - 1).astype(np.int32),
-            sampling=sampling(len(pieces), **fields),
-            want_logits=True,
-        )
+    return StepInputs(
+        tokens=np.concatenate([np.array(piece.tokens, np.int32) for piece in pieces]),
+        positions=np.concatenate(positions),
+        starts=np.array([piece.start for piece in pieces], np.int32),
+        counts=np.array(counts, np.int32),
+        tables=np.concatenate(tables),
+        table_offsets=np.cumsum([0, *(len(table) for table in tables)]).astype(np.int32),
+        logit_rows=(np.cumsum(counts) - 1).astype(np.int32),
+        sampling=sampling(len(pieces), **fields),
+        want_logits=True,
     )
 
 

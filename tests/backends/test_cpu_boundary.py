@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.backends.mini import Piece, compiled, mini_module, random_tokens, run
+from tests.oracle.driver import sampling
 
-from pelton.backends.backend import CompileOptions
+from pelton.backends.backend import COPY, EDIT, SAMPLING, SCRUB, CompileOptions
 from pelton.backends.cpu import _native, machine
 from pelton.backends.cpu.backend import CpuBackend
 from pelton.backends.cpu.emit import MAX_HEAD_DIM, refusal
@@ -49,7 +50,7 @@ def test_a_conversion_that_does_not_exist() -> None:
 
 
 def arrays(**changes: Any) -> dict[str, Any]:
-    """Arguments of a native run of one token, with some of them replaced."""
+    """Arguments of a native run of one token, with some of them replaced; `edits` are tuples."""
     given: dict[str, Any] = {
         "tokens": [5],
         "positions": [0],
@@ -62,17 +63,18 @@ def arrays(**changes: Any) -> dict[str, Any]:
     given = {name: np.array(changes.get(name, value), np.int32) for name, value in given.items()}
     rows = len(given["logit_rows"])
     top = changes.get("top", 0)
-    sampling = np.zeros((rows, _native.SAMPLING_BYTES // 4), np.int32)
-    sampling[:, 8] = changes.get("logprobs", -1)
+    records = sampling(rows, logprobs=changes.get("logprobs", -1), target=changes.get("target", -1))
     return {
         **given,
-        "sampling": sampling.view(np.uint8),
+        "sampling": records.view(np.uint8),
         "out_ints": np.zeros((3, rows), np.int32),
         "out_logprobs": np.zeros(rows, np.float32),
         "top_ids": np.zeros((rows, top), np.int32),
         "top_logprobs": np.zeros((rows, top), np.float32),
         "logits": None,
-        **{name: changes[name] for name in ("logits",) if name in changes},
+        **{name: changes[name] for name in ("logits", "trace") if name in changes},
+        **{name: np.array(changes[name], np.int32) for name in ("edit_offsets", "block_ops") if name in changes},
+        **{name: np.array(changes[name], EDIT).view(np.uint8) for name in ("edits",) if name in changes},
     }
 
 
@@ -90,13 +92,44 @@ def arrays(**changes: Any) -> dict[str, Any]:
         ({"offsets": [1, 1]}, "table_offsets"),
         ({"logprobs": 3, "top": 2}, "narrower than logprobs"),
         ({"logits": np.zeros((1, 499), np.float32)}, "logits"),
+        ({"trace": np.zeros((1, 1), np.uint64)}, "trace"),
+        ({"target": 500}, "target outside"),
+        ({"tables": [1] * 5, "offsets": [0, 5]}, "more blocks than the pool"),
+        ({"edits": [(0, 0, 0, 0)]}, "edits"),
+        ({"edits": [(0, 0, 0, 0)], "edit_offsets": [0]}, "edits"),
+        ({"edits": [(0, 0, 0, 0)], "edit_offsets": [0, 2]}, "edit_offsets"),
+        ({"edits": [(0, 0, 0, 0)], "edit_offsets": [1, 1]}, "edit_offsets"),
+        ({"edits": [(0, 0, 0, 0)], "logit_rows": [0, 0], "edit_offsets": [0, 2, 1]}, "edit_offsets"),
+        ({"edits": [(500, 0, 0, 0)], "edit_offsets": [0, 1]}, "edit of a token"),
+        ({"edits": [(-1, 0, 0, 0)], "edit_offsets": [0, 1]}, "edit of a token"),
+        ({"edits": [(0, np.nan, 0, 0)], "edit_offsets": [0, 1]}, "bias"),
+        ({"edits": [(0, np.inf, 0, 0)], "edit_offsets": [0, 1]}, "bias"),
+        ({"block_ops": [0, 1]}, "block_ops"),
+        ({"block_ops": [2, 1, 1]}, "unknown kind"),
+        ({"block_ops": [COPY, 0, 1]}, "outside of the pool"),
+        ({"block_ops": [COPY, 1, 0]}, "outside of the pool"),
+        ({"block_ops": [COPY, 4, 1]}, "outside of the pool"),
+        ({"block_ops": [COPY, 1, 4]}, "outside of the pool"),
+        ({"block_ops": [SCRUB, 1, 1, SCRUB, 0, 0]}, "outside of the pool"),
+        ({"block_ops": [SCRUB, -1, -1]}, "outside of the pool"),
     ],
 )
 def test_a_step_that_does_not_fit_its_arrays(changes: dict[str, Any], what: str) -> None:
     executable = compiled(mini_module("Q4_1"), tokens=8, rows=4, blocks=4)
     executable._native.run(**arrays())  # type: ignore[attr-defined]
+    ones = {
+        "edits": [(499, -np.inf, 0, 0)],
+        "edit_offsets": [0, 1],
+        "block_ops": [[COPY, 3, 1], [SCRUB, 2, 2]],
+        "target": 499,
+    }
+    executable._native.run(**arrays(**ones))  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=what):
         executable._native.run(**arrays(**changes))  # type: ignore[attr-defined]
+
+
+def test_records_are_as_large_on_both_sides() -> None:
+    assert (_native.SAMPLING_BYTES, _native.EDIT_BYTES) == (SAMPLING.itemsize, EDIT.itemsize) == (56, 16)
 
 
 def test_nothing_runs_before_blocks_are_allocated() -> None:

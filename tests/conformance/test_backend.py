@@ -11,7 +11,7 @@ from tests.program.one_op import TOKENS, Bench
 from tests.program.sources import dense
 
 from pelton.backends import BACKENDS
-from pelton.backends.backend import CompileOptions
+from pelton.backends.backend import ALLOWED, COPY, EDIT, FAULT_NO_TOKEN, ONLY_ALLOWED, SCRUB, SEEN, CompileOptions
 from pelton.program.module import Module
 from pelton.program.ops.head import GROUP
 from pelton.program.states import KVSpec
@@ -188,6 +188,97 @@ def test_weight_bytes_do_not_depend_on_rows(backend: str) -> None:
     assert read[2] - read[1] == pytest.approx(head, rel=0.05)
     assert read[3] - read[1] == pytest.approx(head * (256 // GROUP - 1), rel=0.05)
     assert driver.executable.counters()["steps"] == 4
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_edits_and_targets(backend: str) -> None:
+    """Per row: none, the largest banned, another one lifted, all banned, a token that is only to be scored."""
+    driver = Driver(backend, tiny())
+    plain = driver.inputs({"a": TOKENS[:5]}, logprobs=2)
+    before = driver.executable.run(plain)
+    edits = np.zeros(VOCAB + 2, EDIT)
+    edits[0] = (before.tokens[1], -np.inf, 0, 0)
+    edits[1] = (9, 1000.0, 2, SEEN)
+    edits["token"][2:], edits["bias"][2:] = np.arange(VOCAB), -np.inf
+    records = plain.sampling.copy()
+    records["repetition"], records["target"][4] = 2.0, 7
+    given = replace(
+        plain, sampling=records, edits=edits, edit_offsets=np.array([0, 0, 1, 2, 2 + VOCAB, 2 + VOCAB], np.int32)
+    )
+    after = driver.executable.run(given)
+    assert after.logits is not None
+    assert after.tokens.tolist() == [before.tokens[0], before.top_ids[1, 1], 9, 0, 7]
+    assert after.faults.tolist() == [0, 0, 0, FAULT_NO_TOKEN, 0]
+    exact = after.logits.astype(np.float64)
+    logprobs = exact - np.logaddexp.reduce(exact, axis=-1, keepdims=True)
+    for row in (0, 1, 2, 4):
+        token = after.tokens[row]
+        assert after.logprobs[row] == pytest.approx(logprobs[row, token], abs=1e-5)
+        assert after.ranks[row] == 1 + (exact[row] > exact[row, token]).sum()
+        assert after.top_ids[row].tolist() == before.top_ids[row].tolist()
+    assert after.top_ids[3].tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_only_allowed_tokens(backend: str) -> None:
+    driver = Driver(backend, tiny())
+    inputs = driver.inputs({"a": TOKENS[:2]}, flags=ONLY_ALLOWED)
+    edits = np.array([(3, 0, 0, ALLOWED), (4, 500, 0, SEEN), (5, 1, 0, ALLOWED)], EDIT)
+    out = driver.executable.run(replace(inputs, edits=edits, edit_offsets=np.array([0, 3, 3], np.int32)))
+    assert out.logits is not None
+    assert out.tokens[0] == (5 if out.logits[0, 5] + 1 > out.logits[0, 3] else 3)
+    assert out.faults.tolist() == [0, FAULT_NO_TOKEN]
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_block_operations_come_first_and_in_order(backend: str) -> None:
+    driver = Driver(backend, tiny())
+    driver.logits({"a": TOKENS[:64], "b": TOKENS[10:42]})
+    (first, second), (third,) = driver.table("a"), driver.table("b")
+    free = next(block for block in range(1, 64) if block not in (first, second, third))
+    blocks = driver.executable.blocks()
+    before = {block: blocks.export_canonical(block, BLOCK)["kv0"] for block in (first, third)}
+    ops = np.array([(COPY, first, free), (COPY, third, first), (SCRUB, third, third), (COPY, first, third)], np.int32)
+    driver.executable.run(replace(driver.inputs({"c": TOKENS[:1]}), block_ops=ops))
+    for block, wanted in ((free, first), (first, third), (third, third)):
+        np.testing.assert_array_equal(blocks.export_canonical(block, BLOCK)["kv0"], before[wanted])
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_traces_tell_which_op_differed(backend: str) -> None:
+    """A token has the same hashes in chunks; a block that differs shows from the layer's attention on."""
+    driver, other = Driver(backend, tiny()), Driver(backend, tiny(), seed=1)
+    labels = driver.executable.labels()
+    assert len(labels) == len(set(labels)) and labels[-1] == "head"
+    assert [label for label in labels if "attend" in label] == ["layer 0 attend", "layer 1 attend"]
+    whole = driver.executable.run(replace(driver.inputs({"a": TOKENS[:40]}), trace=True)).trace
+    parts = [
+        other.executable.run(replace(other.inputs({"a": piece}), trace=True)).trace
+        for piece in (TOKENS[:7], TOKENS[7:40])
+    ]
+    assert whole is not None and whole.shape == (len(labels), 40) and whole.dtype == np.uint64
+    assert driver.executable.run(driver.inputs({"b": TOKENS[:1]})).trace is None
+    if backend != "reference":  # whose sums may come in another order
+        np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)  # type: ignore[arg-type]
+    same = driver.executable.run(replace(driver.inputs({"c": TOKENS[:40]}), trace=True)).trace
+    np.testing.assert_array_equal(same, whole)
+    again = driver.inputs({"c": TOKENS[40:41]})
+    blocks, first = driver.executable.blocks(), driver.table("c")[0]
+    content = blocks.export_canonical(first, BLOCK)["kv0"]
+    good = driver.executable.run(replace(again, trace=True)).trace
+    content[1, 1, 0, 3, 5] += 1.0  # a value of layer 1
+    blocks.import_canonical(first, {"kv0": content})
+    bad = driver.executable.run(replace(again, trace=True)).trace
+    assert good is not None and bad is not None
+    differs = (good != bad)[:, 0]
+    assert labels[int(np.argmax(differs))] == "layer 1 attend" and differs[-1]
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_working_memory_grows_with_the_step(backend: str) -> None:
+    made = BACKENDS.get(backend)()
+    small, large = (made.compile(tiny(), CompileOptions(tokens, 8, threads=1)) for tokens in (8, 256))
+    assert 0 < small.activation_bytes < large.activation_bytes
 
 
 @pytest.mark.parametrize("backend", entries("backend"))

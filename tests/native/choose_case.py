@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tests.native.probe import Probe
 
-from pelton.backends.backend import SAMPLING
+from pelton.backends.backend import EDIT, SAMPLING, Records
 
 Floats = npt.NDArray[np.float32]
 
@@ -19,6 +19,7 @@ INF = np.float32(np.inf)
 CHUNK = 4096
 ISAS = ("portable", "avx2", "avx512")
 STATS = np.dtype([("max", np.float32), ("argmax", np.int32), ("sum", np.float32), ("bad", np.int32)])
+NO_EDITS: Records = np.zeros(0, EDIT)
 CHOICE = np.dtype([("token", np.int32), ("logprob", np.float32), ("rank", np.int32), ("fault", np.int32)])
 
 
@@ -45,9 +46,16 @@ class Chosen:
         )
 
 
-def record(**fields: float) -> np.void:
+def record(**fields: float | np.number) -> np.void:
     """A SAMPLING record; what is not given is off."""
-    neutral = {"seed": 1, "temperature": 1.0, "top_p": 1.0, "logprobs": -1}
+    neutral: dict[str, float | np.number] = {
+        "seed": 1,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "logprobs": -1,
+        "repetition": 1.0,
+        "target": -1,
+    }
     made: np.void = np.zeros(1, SAMPLING)[0]
     for name, value in {**neutral, **fields}.items():
         made[name] = value
@@ -69,8 +77,8 @@ class NativeChoice:
         found: np.void = made[0]
         return found
 
-    def choose(self, logits: Floats, wish: np.void) -> Chosen:
-        """The choice for one row [vocab]."""
+    def choose(self, logits: Floats, wish: np.void, edits: Records = NO_EDITS) -> Chosen:
+        """The choice for one row [vocab]; edits [any] of EDIT."""
         top = max(0, int(wish["logprobs"]))
         ids, logprobs = np.full(top + 1, 77, np.int32), np.full(top + 1, 77, np.float32)
         choice, wishes = np.full(1, 7, CHOICE), np.array([wish], SAMPLING)
@@ -79,6 +87,8 @@ class NativeChoice:
             _pointer(logits),
             len(logits),
             _pointer(wishes),
+            _pointer(edits),
+            len(edits),
             _pointer(choice),
             _pointer(ids),
             _pointer(logprobs),

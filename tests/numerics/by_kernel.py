@@ -15,7 +15,7 @@ from tests.native.choose_case import NativeChoice, native_choices, record
 from tests.native.probe import Floats, Probe
 from tests.numerics.cases import Case, logits_of
 
-from pelton.backends.backend import SAMPLING
+from pelton.backends.backend import EDIT, SAMPLING
 
 
 def _doubles(numbers: Sequence[float]) -> NDArray[np.float64]:
@@ -135,6 +135,15 @@ def statistics(isa: Isa, case: Case) -> Case:
     logits = _floats(logits_of(case))
     found = isa.choice.stats(logits, 0, len(logits))
     return {"max": float(found["max"]), "argmax": int(found["argmax"]), "sum": float(found["sum"])}
+
+
+def edited(isa: Isa, case: Case) -> object:
+    logits, wish = _floats(case["logits"]), np.array([record(**case["wish"])], SAMPLING)
+    edits, out = np.array([tuple(edit) for edit in case["edits"]], EDIT), np.zeros(len(logits), np.float32)
+    door = getattr(isa.library, f"function_probe_{isa.probe.name}_edit_row")
+    arrays = [ctypes.c_void_p(array.ctypes.data) for array in (logits, wish, edits, out)]
+    door(arrays[0], len(logits), arrays[1], arrays[2], len(edits), arrays[3])
+    return out.tolist()
 
 
 def choice(isa: Isa, case: Case) -> Case:

@@ -70,6 +70,24 @@ def _choices() -> list[Case]:
     return made
 
 
+def _edits(rng: np.random.Generator) -> list[Case]:
+    """Each operation alone, all at once (their order shows in the last bits), allowed tokens, infinities on the way."""
+    off = {"repetition": 1.0, "frequency": 0.0, "presence": 0.0, "flags": 0}
+    penalties = {"repetition": _as_stored(1.3), "frequency": _as_stored(0.7), "presence": _as_stored(0.1)}
+    logits = _single(*(4 * x for x in _normal(rng, 12)), -INF, 0.0, -0.0, 1e38)
+    every = [
+        [token, bias, int(rng.integers(0, 6)), int(rng.integers(0, 4))]
+        for token, bias in enumerate(_single(*_normal(rng, 14), 0.0, 3e38))
+    ]
+    plain: list[list[float]] = [[token, 0.0, 2, 1] for token in range(len(logits))]
+    made: list[Case] = [{"edits": plain, "wish": {**off, name: value}} for name, value in penalties.items()]
+    made.append({"edits": [[3, _single(-2.5)[0], 0, 0], [7, -INF, 3, 1]], "wish": off})
+    made.append({"edits": every, "wish": {**off, **penalties}})
+    made.append({"edits": every[::-1], "wish": {**off, **penalties, "flags": 1}})
+    made.append({"edits": plain, "wish": {**off, "frequency": -_single(3e38)[0], "repetition": _as_stored(1e-30)}})
+    return [{"logits": logits, **case} for case in made]
+
+
 def _as_stored(value: float) -> float:
     return float(np.float32(value)) if isinstance(value, float) else value
 
@@ -111,6 +129,7 @@ def inputs() -> dict[str, list[Case]]:
             {"count": 333},
             {"count": 4096},
         ],
+        "edited": _edits(np.random.default_rng(2)),
         "philox": [
             {"seed": seed, "place": place, "child": child, "token": token}
             for seed, place, child, token in (

@@ -272,6 +272,23 @@ def logprob(logits: Numbers, token: int) -> float:
     return f32(logits[token] - logsumexp(logits))
 
 
+def edited(logits: Numbers, edits: Sequence[tuple[int, float, int, int]], wish: dict[str, float]) -> list[float]:
+    """The row that is drawn from; each edit is (token, bias, count, flags: 1 seen, 2 allowed)."""
+    only_allowed = int(wish["flags"]) & 1
+    row = [-INF] * len(logits) if only_allowed else list(logits)
+    for token, bias, count, flags in edits:
+        if only_allowed and not flags & 2:
+            continue
+        x = f32(logits[token] + bias)
+        if flags & 1:
+            x = f32(x * wish["repetition"]) if x < 0 else f32(x / wish["repetition"])
+        x = f32(x - f32(wish["frequency"] * f32(count)))
+        if count > 0:
+            x = f32(x - wish["presence"])
+        row[token] = -INF if x != x else x
+    return row
+
+
 def noise_words(seed: int, place: int, child: int, quarter: int) -> list[int]:
     """Philox4x32-10: the words of tokens 4 * quarter .. + 3."""
     a, b, c, d = place, quarter, child, 0

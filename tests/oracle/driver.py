@@ -27,6 +27,8 @@ def sampling(rows: int, **fields: float) -> NDArray[np.void]:
     records = np.zeros(rows, SAMPLING)
     records["top_p"] = 1.0
     records["logprobs"] = -1
+    records["repetition"] = 1.0
+    records["target"] = -1
     for name, value in fields.items():
         records[name] = value
     return records

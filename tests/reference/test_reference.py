@@ -1,5 +1,7 @@
 """What only the reference backend promises: lowering, its default arithmetic, handed-in choices, refusals, counters."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.oracle.driver import Driver, sampling
@@ -7,7 +9,7 @@ from tests.oracle.tiny import worst
 from tests.program import expected
 from tests.program.one_op import TOKENS, Bench
 
-from pelton.backends.backend import CompileOptions, Float32
+from pelton.backends.backend import EDIT, CompileOptions, Float32, Records
 from pelton.backends.reference import kernels
 from pelton.backends.reference.backend import ReferenceBackend
 from pelton.backends.reference.executable import lowered
@@ -75,12 +77,12 @@ def test_default_arithmetic_caches_bf16() -> None:
 
 
 def test_the_choice_can_be_handed_in() -> None:
-    """The function sees raw logits and the row's record; its answer is passed on."""
+    """The function sees raw logits, the row's record and its edits; its answer is passed on."""
     module, _ = fused()
-    seen: list[int] = []
+    seen: list[tuple[int, list[int]]] = []
 
-    def second(logits: Float32, record: np.void) -> tuple[int, float, int, list[int], list[float]]:
-        seen.append(int(record["seed"]))
+    def second(logits: Float32, record: np.void, edits: Records) -> tuple[int, float, int, list[int], list[float]]:
+        seen.append((int(record["seed"]), edits["token"].tolist()))
         order = np.argsort(-logits)
         return int(order[1]), -0.5, 2, order[:1].tolist(), [-0.25]
 
@@ -88,9 +90,11 @@ def test_the_choice_can_be_handed_in() -> None:
     executable = ReferenceBackend().compile(module, options)
     executable.allocate(4)
     driver = Driver("reference", module)
-    out = executable.run(driver.inputs({"a": [1, 2, 3]}, seed=np.array([7, 8, 9]), logprobs=1))  # type: ignore[arg-type]
+    inputs = driver.inputs({"a": [1, 2, 3]}, seed=np.array([7, 8, 9]), logprobs=1)  # type: ignore[arg-type]
+    edits = np.array([(4, 0, 0, 0), (5, 0, 0, 0), (6, 0, 0, 0)], EDIT)
+    out = executable.run(replace(inputs, edits=edits, edit_offsets=np.array([0, 2, 2, 3], np.int32)))
     assert out.logits is not None
-    assert seen == [7, 8, 9]
+    assert seen == [(7, [4, 5]), (8, []), (9, [6])]
     np.testing.assert_array_equal(out.tokens, np.argsort(-out.logits, axis=-1)[:, 1])
     np.testing.assert_array_equal(out.logprobs, -0.5)
     np.testing.assert_array_equal(out.ranks, 2)

@@ -27,9 +27,22 @@ SAMPLING = np.dtype(
         ("place", np.uint32),
         ("child", np.uint32),
         ("logprobs", np.int32),
-        ("flags", np.int32),
+        ("flags", np.int32),  # ONLY_ALLOWED
+        ("repetition", np.float32),
+        ("frequency", np.float32),
+        ("presence", np.float32),
+        ("target", np.int32),  # -1: draw; else this token is reported and nothing drawn
     ]
 )
+ONLY_ALLOWED = 1  # tokens without an edit marked ALLOWED are at -inf
+# One change to one token's logit before the choice; mirrors `Edit` in kernels.h. A row has at most one for each token.
+# In fp32: x += bias; if SEEN: x = x < 0 ? x * repetition : x / repetition;
+# x -= frequency * count; if count > 0: x -= presence.
+EDIT = np.dtype([("token", np.int32), ("bias", np.float32), ("count", np.int32), ("flags", np.int32)])
+SEEN, ALLOWED = 1, 2
+COPY, SCRUB = 0, 1  # kinds of block_ops
+# Why a row has no token: 1 NaN or infinity among its raw logits, 2 no token is left to choose from.
+FAULT_BAD_LOGITS, FAULT_NO_TOKEN = 1, 2
 Records = NDArray[np.void]
 
 
@@ -40,7 +53,9 @@ class StepInputs:
     `tokens` [T] sequence after sequence; `positions` [T] rotary coordinates; `starts` [S] index of each
     sequence's first token here; `counts` [S] its tokens here; `tables` KV block ids, sequence s at
     [table_offsets[s], table_offsets[s + 1]); `logit_rows` [R] places in `tokens`; `sampling` [R] of SAMPLING;
-    `want_logits`: also return all logits of these rows.
+    `want_logits`: also return all logits of these rows. `edits` of EDIT, row r's at [edit_offsets[r],
+    edit_offsets[r + 1]); None: no row has any. `block_ops` [N, 3] (COPY or SCRUB, source, target): carried out in order
+    before anything else. `trace`: also return a hash of what each op gave for each token.
     """
 
     tokens: Int32
@@ -52,14 +67,19 @@ class StepInputs:
     logit_rows: Int32
     sampling: Records
     want_logits: bool = False
+    edits: Records | None = None
+    edit_offsets: Int32 | None = None
+    block_ops: Int32 | None = None
+    trace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutputs:
-    """[R] each: drawn tokens, their raw log-probabilities and ranks, faults (nonzero: NaN or infinity in the logits).
+    """[R] each: drawn tokens (or targets), their raw log-probabilities and ranks, faults (0, or why there is none).
 
     `top_ids`, `top_logprobs` [R, K], K = the largest `logprobs` of the step (entries behind a row's own number are
-    -1 and -inf). `logits` [R, vocab] where asked for.
+    -1 and -inf). `logits` [R, vocab] where asked for; `trace` uint64 [ops, T] where asked for, in the order of
+    Executable.labels(): equal numbers mean equal bits (for the head: of the row's logits, 0 for tokens without any).
     """
 
     tokens: Int32
@@ -69,6 +89,7 @@ class StepOutputs:
     top_ids: Int32
     top_logprobs: Float32
     logits: Float32 | None = None
+    trace: NDArray[np.uint64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +103,15 @@ class Machine:
     notes: tuple[str, ...] = ()
 
 
+Choose = Callable[[Float32, np.void, Records], tuple[int, float, int, list[int], list[float]]]
+
+
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """Sizes and arithmetic of an Executable. `exact`: fp32 inputs and KV instead of bf16 ones. threads 0: all allowed.
 
-    `choose(logits [vocab], record) -> (token, logprob, rank, top_ids, top_logprobs)`: the mathematics of sampling,
-    handed in for backends that have no native form of it.
+    `choose(logits [vocab], record, edits) -> (token, logprob, rank, top_ids, top_logprobs)`: the mathematics of
+    sampling, handed in for backends that have no native form of it; token -1: no token is left.
     """
 
     max_tokens: int
@@ -95,7 +119,7 @@ class CompileOptions:
     exact: bool = False
     threads: int = 0
     entry: str = "target"
-    choose: Callable[[Float32, np.void], tuple[int, float, int, list[int], list[float]]] | None = None
+    choose: Choose | None = None
 
 
 class BlockOps(Protocol):
@@ -120,6 +144,15 @@ class Executable(Protocol):
 
     def allocate(self, blocks: int) -> None:
         """Makes room for this many KV blocks; memory is touched only as blocks are used."""
+        ...
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of working memory for the largest step: values, scratch, logits."""
+        ...
+
+    def labels(self) -> tuple[str, ...]:
+        """One name for each traced op, in order, such as "layer 3 attend"."""
         ...
 
     def run(self, inputs: StepInputs) -> StepOutputs: ...

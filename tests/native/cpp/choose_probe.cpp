@@ -52,12 +52,13 @@ void choose_probe_stats(int isa, const float* logits, int first, int count, pelt
 }
 
 // Returns whether the kernel stayed within its scratch memory.
-int choose_probe_choose(int isa, const float* logits, int vocab, const pelton::Sampling* wish, pelton::Choice* choice,
-                        int32_t* top_ids, float* top_logprobs) {
+int choose_probe_choose(int isa, const float* logits, int vocab, const pelton::Sampling* wish, const pelton::Edit* edits,
+                        int num_edits, pelton::Choice* choice, int32_t* top_ids, float* top_logprobs) {
     pelton::FlushDenormals guard;
     Scratch scratch(vocab);
     std::vector<pelton::ChunkStats> stats = row_stats(isa, logits, vocab);
-    *choice = choose_kernels(isa).choose(logits, vocab, stats.data(), *wish, top_ids, top_logprobs, scratch.data());
+    *choice = choose_kernels(isa).choose(logits, vocab, stats.data(), *wish, {edits, num_edits}, top_ids, top_logprobs,
+                                         scratch.data());
     return scratch.intact();
 }
 
@@ -71,6 +72,6 @@ void choose_probe_draws(int isa, const float* logits, int vocab, const pelton::S
     here.logprobs = -1;
     const pelton::Kernels& kernels = choose_kernels(isa);
     for (int i = 0; i < count; ++i, ++here.place)
-        tokens[i] = kernels.choose(logits, vocab, stats.data(), here, nullptr, nullptr, scratch.data()).token;
+        tokens[i] = kernels.choose(logits, vocab, stats.data(), here, {}, nullptr, nullptr, scratch.data()).token;
 }
 }

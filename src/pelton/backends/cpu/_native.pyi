@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLING_BYTES: int
+EDIT_BYTES: int
 CONSTANTS: dict[str, int]
 
 def instruction_sets() -> list[str]: ...
@@ -35,6 +36,10 @@ class Executable:
         top_ids: NDArray[np.int32],
         top_logprobs: NDArray[np.float32],
         logits: NDArray[np.float32] | None,
+        edits: NDArray[np.uint8] | None = None,
+        edit_offsets: NDArray[np.int32] | None = None,
+        block_ops: NDArray[np.int32] | None = None,
+        trace: NDArray[np.uint64] | None = None,
     ) -> None: ...
     def counters(self) -> dict[str, int]: ...
     def copy_block(self, source: int, target: int) -> None: ...
@@ -43,3 +48,7 @@ class Executable:
     def write_block(self, block: int, data: bytes) -> None: ...
     @property
     def block_bytes(self) -> int: ...
+    @property
+    def working_bytes(self) -> int: ...
+    @property
+    def num_ops(self) -> int: ...

@@ -5,6 +5,7 @@ import numpy as np
 
 from pelton.backends.backend import CompileOptions, Float32, StepInputs, StepOutputs
 from pelton.backends.cpu import _native
+from pelton.backends.labels import labels
 from pelton.core.config import BLOCK_TOKENS
 from pelton.core.errors import CapacityError
 from pelton.program.module import Module
@@ -20,6 +21,7 @@ class CpuExecutable:
         self._native = native
         self._module = module
         self._options = options
+        self._labels = labels(module.entries[options.entry].ops)
 
     @property
     def block_bytes(self) -> int:
@@ -35,8 +37,15 @@ class CpuExecutable:
         except MemoryError as error:
             raise CapacityError(f"No memory for {blocks} KV blocks of {self.block_bytes} bytes.", remedy) from error
 
+    @property
+    def activation_bytes(self) -> int:
+        return self._native.working_bytes
+
+    def labels(self) -> tuple[str, ...]:
+        return self._labels
+
     def run(self, inputs: StepInputs) -> StepOutputs:
-        """Raises ValueError where the step is larger than what was compiled for."""
+        """Raises ValueError where the step is larger than what was compiled for, or its numbers lead outside of it."""
         rows, tokens = len(inputs.logit_rows), len(inputs.tokens)
         if tokens > self._options.max_tokens or rows > self._options.max_rows:
             limits = f"{self._options.max_tokens} tokens and {self._options.max_rows} rows"
@@ -47,11 +56,14 @@ class CpuExecutable:
         top_ids = np.empty((rows, top), np.int32)
         top_logprobs = np.empty((rows, top), np.float32)
         logits = np.empty((rows, self._module.vocab), np.float32) if inputs.want_logits else None
+        edits = None if inputs.edits is None else inputs.edits.view(np.uint8)
+        trace = np.zeros((len(self._labels), tokens), np.uint64) if inputs.trace else None
         self._native.run(
             inputs.tokens, inputs.positions, inputs.starts, inputs.counts, inputs.tables, inputs.table_offsets,
             inputs.logit_rows, inputs.sampling.view(np.uint8), ints, logprobs, top_ids, top_logprobs, logits,
+            edits, inputs.edit_offsets, inputs.block_ops, trace,
         )  # fmt: skip
-        return StepOutputs(ints[0], logprobs, ints[1], ints[2], top_ids, top_logprobs, logits)
+        return StepOutputs(ints[0], logprobs, ints[1], ints[2], top_ids, top_logprobs, logits, trace)
 
     def blocks(self) -> "CpuBlockOps":
         return CpuBlockOps(self._native, self._module, self._options.exact)

@@ -1,24 +1,39 @@
 """Runs an entry op by op in torch, as an Executable. Invariant: what a row gets depends on its own sequence alone."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 
-from pelton.backends.backend import BlockOps, CompileOptions, Float32, StepInputs, StepOutputs
+from pelton.backends.backend import (
+    COPY,
+    EDIT,
+    FAULT_BAD_LOGITS,
+    FAULT_NO_TOKEN,
+    BlockOps,
+    Choose,
+    CompileOptions,
+    Float32,
+    Records,
+    StepInputs,
+    StepOutputs,
+)
+from pelton.backends.labels import labels
+from pelton.backends.reference.choice import most_likely, scored
 from pelton.backends.reference.kernels import Sequence, Step, execute
 from pelton.backends.reference.pool import BLOCK, KVPool, ReferenceBlocks
+from pelton.backends.reference.trace import Hashes, Tracer
 from pelton.backends.reference.weights import Weights
 from pelton.core.counters import Counters
 from pelton.program import OPS
 from pelton.program.module import Module
 from pelton.program.op import Op
 from pelton.program.ops.head import GROUP
+from pelton.program.passes.place import place
 from pelton.program.values import StepShape
 
-Choice = tuple[int, float, int, list[int], list[float]]
-Choose = Callable[[Float32, np.void], Choice]
 NO_TOKEN = 0  # what a row with a fault gets
+NO_EDITS: Records = np.zeros(0, EDIT)
 
 
 def lowered(ops: Iterable[Op]) -> list[Op]:
@@ -28,17 +43,6 @@ def lowered(ops: Iterable[Op]) -> list[Op]:
         parts = OPS.get(op.kind)().lower(op)
         primitives += [op] if parts is None else lowered(parts)
     return primitives
-
-
-def most_likely(logits: Float32, record: np.void) -> Choice:
-    """The choice where no other is handed in: the largest logit, the lower id among equals; rank 0 without logprobs."""
-    logprobs = torch.log_softmax(torch.from_numpy(logits).double(), dim=-1).numpy()
-    order = np.argsort(-logits, kind="stable")
-    wanted = int(record["logprobs"])
-    best = order[: max(0, wanted)]
-    best = best[logits[best] > -np.inf]
-    rank = 1 if wanted >= 0 else 0
-    return int(order[0]), float(logprobs[order[0]]), rank, best.tolist(), logprobs[best].tolist()
 
 
 class ReferenceExecutable:
@@ -62,8 +66,18 @@ class ReferenceExecutable:
     def allocate(self, blocks: int) -> None:
         self._pools = {name: KVPool(state, blocks, self._kv_dtype) for name, state in self._module.states.items()}
 
+    @property
+    def activation_bytes(self) -> int:
+        """An estimate: torch holds every value of a step and all its logits."""
+        rows = self._options.max_rows * self._module.vocab
+        return 4 * (place(self._entry, self._options.max_tokens).size + rows)
+
+    def labels(self) -> tuple[str, ...]:
+        return labels(self._ops)
+
     @torch.no_grad()
     def run(self, inputs: StepInputs) -> StepOutputs:
+        self._operate(inputs)
         step = Step(
             weights=self._weights,
             pools=self._pools,
@@ -75,9 +89,10 @@ class ReferenceExecutable:
                 "positions": torch.from_numpy(inputs.positions.astype(np.int64)),
             },
         )
-        (logits,) = execute(self._ops, step)
+        tracer = Tracer(len(self._ops), step) if inputs.trace else None
+        (logits,) = execute(self._ops, step, tracer)
         self._count(StepShape(tuple((s.start, s.count) for s in step.sequences), len(inputs.logit_rows)))
-        return self._outputs(logits.numpy(), inputs)
+        return self._outputs(logits.numpy(), inputs, tracer.hashes if tracer else None)
 
     def blocks(self) -> BlockOps:
         return ReferenceBlocks(self._pools)
@@ -88,6 +103,14 @@ class ReferenceExecutable:
 
     def close(self) -> None:
         self._pools = {}
+
+    def _operate(self, inputs: StepInputs) -> None:
+        blocks = self.blocks()
+        for kind, source, target in [] if inputs.block_ops is None else inputs.block_ops.tolist():
+            if kind == COPY:
+                blocks.copy(source, target)
+            else:
+                blocks.scrub(target)
 
     def _count(self, shape: StepShape) -> None:
         tables = self._module.tables(self._entry.name, exact=self._kv_dtype.itemsize == 4)
@@ -101,28 +124,42 @@ class ReferenceExecutable:
                 passes = -(-shape.logit_rows // GROUP) if op.kind == "head" else 1
                 self._counters.add("weight_bytes", passes * sum(tables.storage(name).nbytes for name in op.weights))
 
-    def _outputs(self, logits: Float32, inputs: StepInputs) -> StepOutputs:
+    def _outputs(self, logits: Float32, inputs: StepInputs, trace: Hashes | None) -> StepOutputs:
         rows = len(logits)
         width = max(0, *inputs.sampling["logprobs"].tolist()) if rows else 0
         outputs = StepOutputs(
             tokens=np.full(rows, NO_TOKEN, np.int32),
-            logprobs=np.full(rows, -np.inf, np.float32),
+            logprobs=np.zeros(rows, np.float32),
             ranks=np.zeros(rows, np.int32),
             faults=np.zeros(rows, np.int32),
             top_ids=np.full((rows, width), -1, np.int32),
             top_logprobs=np.full((rows, width), -np.inf, np.float32),
             logits=logits if inputs.want_logits else None,
+            trace=trace,
         )
         for row, record in enumerate(inputs.sampling):
             # Hidden tokens may be at -infinity, but not all of them.
             if np.isnan(logits[row]).any() or logits[row].max() in (np.inf, -np.inf):
-                outputs.faults[row] = 1
+                outputs.faults[row] = FAULT_BAD_LOGITS
                 continue
-            token, outputs.logprobs[row], outputs.ranks[row], ids, logprobs = self._choose(logits[row], record)
-            outputs.tokens[row] = token
+            if record["target"] >= 0:
+                choice = scored(logits[row], int(record["target"]), int(record["logprobs"]))
+            else:
+                choice = self._choose(logits[row], record, _edits(inputs, row))
+            token, logprob, rank, ids, logprobs = choice
+            if token < 0:
+                outputs.faults[row] = FAULT_NO_TOKEN
+                continue
+            outputs.tokens[row], outputs.logprobs[row], outputs.ranks[row] = token, logprob, rank
             outputs.top_ids[row, : len(ids)] = ids
             outputs.top_logprobs[row, : len(ids)] = logprobs
         return outputs
+
+
+def _edits(inputs: StepInputs, row: int) -> Records:
+    if inputs.edits is None or inputs.edit_offsets is None:
+        return NO_EDITS
+    return inputs.edits[inputs.edit_offsets[row] : inputs.edit_offsets[row + 1]]
 
 
 def _sequences(inputs: StepInputs) -> tuple[Sequence, ...]:

@@ -58,6 +58,7 @@ class Step:
 
 
 Kernel = Callable[[Op, Step], tuple[Tensor, ...]]
+Seen = Callable[[Op, tuple[Tensor, ...]], None]
 
 
 def embed(op: Op, step: Step) -> tuple[Tensor, ...]:
@@ -180,10 +181,15 @@ KERNELS: Mapping[str, Kernel] = {
 }
 
 
-def execute(ops: Iterable[Op], step: Step) -> tuple[Tensor, ...]:
-    """Runs primitive ops in order, leaving their outputs in the step's values; returns what the last one gave."""
+def execute(ops: Iterable[Op], step: Step, seen: Seen | None = None) -> tuple[Tensor, ...]:
+    """Runs primitive ops in order, leaving their outputs in the step's values; returns what the last one gave.
+
+    `seen(op, results)` is called after each.
+    """
     results: tuple[Tensor, ...] = ()
     for op in ops:
         results = KERNELS[op.kind](op, step)
+        if seen is not None:
+            seen(op, results)
         step.values.update(zip(op.outputs, results, strict=False))  # logits have no name
     return results

@@ -5,6 +5,8 @@
 #define avx2 function_probe_avx2
 #define avx512 function_probe_avx512
 
+#include <vector>
+
 #include "isa/simd.h"
 #include "kernels.h"
 
@@ -44,4 +46,11 @@ DOOR(noise_words)(const Sampling* wish, int group, uint32_t* out) {
 DOOR(gumbel)(const uint32_t* words, int n, double* out) {
     FlushDenormals guard;
     for (int i = 0; i < n; ++i) out[i] = gumbel(words[i]);
+}
+
+DOOR(edit_row)(const float* logits, int vocab, const Sampling* wish, const Edit* edits, int num_edits, float* out) {
+    FlushDenormals guard;
+    std::vector<double> scratch(choose_scratch_bytes(vocab) / sizeof(double) + 1);
+    const float* row = edit_row(logits, vocab, *wish, {edits, num_edits}, scratch.data());
+    std::memcpy(out, row, static_cast<size_t>(vocab) * sizeof(float));
 }

@@ -153,13 +153,17 @@ struct Bound {
 void check(const Step& step, const Executable& executable, size_t table_size) {
     need(step.num_tokens <= executable.max_tokens() && step.num_rows <= executable.max_rows(), "a step larger than compiled for");
     need(executable.blocks() > 0 || step.num_sequences == 0, "no KV blocks are allocated");
-    for (int r = 0; r < step.num_rows; ++r) need(step.sampling[r].logprobs <= step.top, "top outputs are narrower than logprobs");
+    for (int r = 0; r < step.num_rows; ++r) {
+        need(step.sampling[r].logprobs <= step.top, "top outputs are narrower than logprobs");
+        need(step.sampling[r].target < executable.vocab(), "a target outside of the vocabulary");
+    }
     need(step.table_offsets[0] == 0 && step.table_offsets[step.num_sequences] == static_cast<int>(table_size), "table_offsets");
     int64_t tokens = 0;
     for (int s = 0; s < step.num_sequences; ++s) {
         int64_t blocks = step.table_offsets[s + 1] - step.table_offsets[s], end = int64_t{step.starts[s]} + step.counts[s];
         need(step.counts[s] > 0 && step.starts[s] >= 0, "counts and starts must be positive");
         need(blocks >= 0 && blocks * BLOCK >= end, "a table is shorter than its sequence");
+        need(blocks <= executable.blocks(), "a table has more blocks than the pool");
         tokens += step.counts[s];
     }
     need(tokens == step.num_tokens, "counts do not add up to the tokens");
@@ -171,9 +175,29 @@ void check(const Step& step, const Executable& executable, size_t table_size) {
         need(step.logit_rows[r] >= 0 && step.logit_rows[r] < step.num_tokens, "a logit row outside of the step");
 }
 
+void check_edits(const Step& step, const Executable& executable, size_t num_edits) {
+    need(step.edit_offsets[0] == 0 && step.edit_offsets[step.num_rows] == static_cast<int>(num_edits), "edit_offsets");
+    for (int r = 0; r < step.num_rows; ++r) need(step.edit_offsets[r] <= step.edit_offsets[r + 1], "edit_offsets");
+    for (size_t i = 0; i < num_edits; ++i) {
+        need(step.edits[i].token >= 0 && step.edits[i].token < executable.vocab(), "an edit of a token outside of the vocabulary");
+        need(step.edits[i].bias < __builtin_inff(), "an edit's bias must be a number below infinity");  // a NaN is not below
+    }
+}
+
+// Block 0 is where padding goes: no sequence's content is ever in it.
+void check_block_ops(const Step& step, const Executable& executable) {
+    auto inside = [&](int32_t block) { return block > 0 && block < executable.blocks(); };
+    for (int i = 0; i < step.num_block_ops; ++i) {
+        const BlockOp& op = step.block_ops[i];
+        need(op.kind == COPY_BLOCK || op.kind == SCRUB_BLOCK, "an unknown kind of block operation");
+        need(inside(op.target) && (op.kind == SCRUB_BLOCK || inside(op.source)), "a block operation outside of the pool");
+    }
+}
+
 void run(Bound& bound, Ints tokens, Ints positions, Ints starts, Ints counts, Ints tables, Ints offsets, Ints logit_rows, Bytes sampling,
          Array<int32_t> out_ints, Array<float> out_logprobs, Array<int32_t> top_ids, Array<float> top_logprobs,
-         std::optional<Array<float>> logits) {
+         std::optional<Array<float>> logits, std::optional<Bytes> edits, std::optional<Ints> edit_offsets, std::optional<Ints> block_ops,
+         std::optional<Array<uint64_t>> trace) {
     size_t rows = logit_rows.size();
     need(positions.size() == tokens.size(), "positions");
     need(starts.size() == counts.size() && offsets.size() == starts.size() + 1, "starts, counts or table_offsets");
@@ -201,6 +225,20 @@ void run(Bound& bound, Ints tokens, Ints positions, Ints starts, Ints counts, In
     need(!logits || logits->size() == rows * static_cast<size_t>(bound.executable.vocab()), "logits");
     step.logits = logits ? logits->data() : nullptr;
     check(step, bound.executable, tables.size());
+    if (edits) {
+        need(edits->size() % sizeof(Edit) == 0 && edit_offsets && edit_offsets->size() == rows + 1, "edits");
+        step.edits = reinterpret_cast<const Edit*>(edits->data());
+        step.edit_offsets = edit_offsets->data();
+        check_edits(step, bound.executable, edits->size() / sizeof(Edit));
+    }
+    if (block_ops) {
+        need(block_ops->size() % 3 == 0, "block_ops");
+        step.block_ops = reinterpret_cast<const BlockOp*>(block_ops->data());
+        step.num_block_ops = static_cast<int>(block_ops->size() / 3);
+        check_block_ops(step, bound.executable);
+    }
+    need(!trace || trace->size() == bound.executable.ops() * tokens.size(), "trace");
+    step.trace = trace ? trace->data() : nullptr;
     if (bound.busy.test_and_set()) throw std::runtime_error("another thread is in the middle of a step of this executable");
     {
         nb::gil_scoped_release release;
@@ -232,6 +270,7 @@ uint8_t* block_at(Bound& bound, int id) {
 NB_MODULE(_native, m) {
     m.doc() = "Native executable of the CPU backend.";
     m.attr("SAMPLING_BYTES") = sizeof(Sampling);
+    m.attr("EDIT_BYTES") = sizeof(Edit);
     m.attr("CONSTANTS") = constants();
     m.def("instruction_sets", &instruction_sets, "Instruction sets of this processor and build, best first.");
     nb::class_<Bound>(m, "Executable")
@@ -253,10 +292,17 @@ NB_MODULE(_native, m) {
         .def("allocate", [](Bound& b, int blocks) { b.executable.allocate(blocks); })
         .def("run", &run, nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("counts"), nb::arg("tables"), nb::arg("offsets"),
              nb::arg("logit_rows"), nb::arg("sampling"), nb::arg("out_ints"), nb::arg("out_logprobs"), nb::arg("top_ids"),
-             nb::arg("top_logprobs"), nb::arg("logits").none())
+             nb::arg("top_logprobs"), nb::arg("logits").none(), nb::arg("edits").none() = nb::none(), nb::arg("edit_offsets").none() = nb::none(),
+             nb::arg("block_ops").none() = nb::none(), nb::arg("trace").none() = nb::none())
         .def("counters", &counters)
-        .def("copy_block", [](Bound& b, int from, int to) { std::memcpy(block_at(b, to), block_at(b, from), b.executable.block_bytes()); })
-        .def("scrub_block", [](Bound& b, int id) { std::memset(block_at(b, id), 0, b.executable.block_bytes()); })
+        .def("copy_block", [](Bound& b, int from, int to) {
+            block_at(b, from), block_at(b, to);
+            b.executable.copy_block(from, to);
+        })
+        .def("scrub_block", [](Bound& b, int id) {
+            block_at(b, id);
+            b.executable.scrub_block(id);
+        })
         .def("read_block", [](Bound& b, int id) {
             return nb::bytes(reinterpret_cast<const char*>(block_at(b, id)), b.executable.block_bytes());
         })
@@ -264,5 +310,7 @@ NB_MODULE(_native, m) {
             need(data.size() == b.executable.block_bytes(), "block size");
             std::memcpy(block_at(b, id), data.c_str(), data.size());
         })
-        .def_prop_ro("block_bytes", [](const Bound& b) { return b.executable.block_bytes(); });
+        .def_prop_ro("block_bytes", [](const Bound& b) { return b.executable.block_bytes(); })
+        .def_prop_ro("working_bytes", [](const Bound& b) { return b.executable.working_bytes(); })
+        .def_prop_ro("num_ops", [](const Bound& b) { return b.executable.ops(); });
 }

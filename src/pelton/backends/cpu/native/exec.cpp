@@ -98,7 +98,7 @@ void Executable::finish(size_t arena_floats) {
     stats_.resize(static_cast<size_t>(HEAD_ROWS * ceil_div(vocab_, VOCAB_CHUNK)));
     for (int i = 0; i < pool_.threads(); ++i) scratch_.emplace_back(scratch);
     attention_.resize(states_.size());
-    stages_ = std::make_unique<Stage[]>(num_stages_);
+    stages_ = std::make_unique<Stage[]>(num_stages_ + ops_.size());
 }
 
 void Executable::allocate(int blocks) {
@@ -156,8 +156,25 @@ void Executable::plan_state(const Step& step, size_t index) {
     }
 }
 
+size_t Executable::working_bytes() const {
+    size_t bytes = arena_.size() + prepared_.size() + sums_.size() + logits_.size() + partials_.size() + stats_.size() * sizeof(ChunkStats);
+    for (const auto& scratch : scratch_) bytes += scratch.size();
+    return bytes;
+}
+
+void Executable::copy_block(int source, int target) {
+    if (source != target) std::memcpy(block(target), block(source), block_bytes_);
+}
+
+void Executable::scrub_block(int id) { std::memset(block(id), 0, block_bytes_); }
+
 void Executable::run(const Step& step) {
-    for (size_t i = 0; i < num_stages_; ++i) {
+    for (int i = 0; i < step.num_block_ops; ++i) {
+        const BlockOp& op = step.block_ops[i];
+        if (op.kind == COPY_BLOCK) copy_block(op.source, op.target);
+        else scrub_block(op.target);
+    }
+    for (size_t i = 0; i < num_stages_ + (step.trace ? ops_.size() : 0); ++i) {
         stages_[i].taken.store(0, std::memory_order_relaxed);
         stages_[i].done.store(0, std::memory_order_relaxed);
     }

@@ -47,6 +47,12 @@ struct StateRecord {
     size_t head_bytes = 0;
 };
 
+// Work on KV blocks; mirrors a line of block_ops in backends/backend.py.
+struct BlockOp {
+    int32_t kind, source, target;  // COPY_BLOCK: source to target; SCRUB_BLOCK: target becomes zero
+};
+constexpr int32_t COPY_BLOCK = 0, SCRUB_BLOCK = 1;
+
 // One step's arguments; arrays belong to the caller (see StepInputs and StepOutputs in backends/backend.py).
 struct Step {
     const int32_t *tokens, *positions, *starts, *counts, *tables, *table_offsets, *logit_rows;
@@ -56,6 +62,11 @@ struct Step {
     float *out_logprobs, *top_logprobs;
     int top;         // entries per row in top_ids and top_logprobs
     float* logits;   // [rows][vocab] or null
+    const Edit* edits;            // row r's at [edit_offsets[r], edit_offsets[r + 1]); null: no row has any
+    const int32_t* edit_offsets;
+    const BlockOp* block_ops;     // carried out in order before anything else
+    int num_block_ops;
+    uint64_t* trace;              // [ops][tokens], zeros, or null: a hash of what each op gave for each token
 };
 
 // Work done, counted where kernels are called with the sizes they are given.
@@ -108,6 +119,10 @@ class Executable {
     int threads() const { return pool_.threads(); }
     uint64_t steps() const { return steps_; }
     Tally total() const;
+    size_t ops() const { return ops_.size(); }
+    size_t working_bytes() const;  // of the largest step
+    void copy_block(int source, int target);
+    void scrub_block(int id);
 
    private:
     friend struct Worker;
@@ -132,7 +147,7 @@ class Executable {
     std::vector<AttendWork> attention_;  // per state, for the step
     std::vector<Place> places_;          // of the step's tokens
     std::unique_ptr<Stage[]> stages_;
-    size_t num_stages_ = 0;
+    size_t num_stages_ = 0;  // of a step that is not traced; each op has one more where it is
     std::vector<Tally> tallies_;
 };
 

@@ -99,15 +99,38 @@ struct Sampling {
     uint32_t place;           // output index of the token to draw
     uint32_t child;           // which of n answers
     int32_t logprobs;         // how many top log-probabilities are wanted; -1: none at all
-    int32_t flags;            // reserved
+    int32_t flags;            // ONLY_ALLOWED
+    float repetition;         // 1: off
+    float frequency;          // 0: off
+    float presence;           // 0: off
+    int32_t target;           // -1: draw; else this token is reported and nothing is drawn
+};
+constexpr int32_t ONLY_ALLOWED = 1;  // tokens without an edit marked ALLOWED are at -inf
+
+// One change to one token's logit before the choice: mirrors EDIT in backends/backend.py byte for byte.
+struct Edit {
+    int32_t token;
+    float bias;               // added; -inf: banned
+    int32_t count;            // how often the token was generated
+    int32_t flags;            // SEEN, ALLOWED
+};
+constexpr int32_t SEEN = 1;     // the token occurs in the prompt or the answer: the repetition penalty holds
+constexpr int32_t ALLOWED = 2;
+
+// The edits of one row, at most one for each token.
+struct Edits {
+    const Edit* first = nullptr;
+    int count = 0;
 };
 
 struct Choice {
     int32_t token;
     float logprob;            // of the token, from the raw logits
-    int32_t rank;             // 1 + how many logits are larger
-    int32_t fault;            // 1: NaN or infinity among the logits
+    int32_t rank;             // 1 + how many raw logits are larger
+    int32_t fault;            // 0, or why there is no token
 };
+constexpr int32_t FAULT_BAD_LOGITS = 1;  // NaN or infinity among the raw logits
+constexpr int32_t FAULT_NO_TOKEN = 2;    // the edits left none above -inf
 
 // ---- the table of one ISA ------------------------------------------------------------------------------------------
 struct Kernels {
@@ -146,17 +169,18 @@ struct Kernels {
     void (*attend_finish)(const float* state, int value_dim, float* out);
 
     ChunkStats (*vocab_stats)(const float* logits, int first, int count);  // argmax counts from the row's start
-    // Draws from a whole row of logits, given its chunks' stats. top_ids/top_logprobs hold sampling.logprobs entries
-    // (highest first, ties by lower id). scratch: choose_scratch_bytes(vocab), private to the call.
-    Choice (*choose)(const float* logits, int vocab, const ChunkStats*, const Sampling&, int32_t* top_ids, float* top_logprobs,
+    // Draws from a whole row of logits, given its chunks' stats; edits change what is drawn from, and nothing else.
+    // top_ids/top_logprobs hold sampling.logprobs entries (highest first, ties by lower id).
+    // scratch: choose_scratch_bytes(vocab), private to the call.
+    Choice (*choose)(const float* logits, int vocab, const ChunkStats*, const Sampling&, Edits, int32_t* top_ids, float* top_logprobs,
                      void* scratch);
 };
 
-// Scratch of `choose`, aligned to 8 bytes; see `Scaled` in isa/choose.inl for what lies in it.
+// Scratch of `choose`, aligned to 8 bytes: a row of edited logits behind what `Scaled` in isa/choose.inl lays out.
 inline size_t choose_scratch_bytes(int vocab) {
     constexpr size_t group = 64;
     const size_t groups = (static_cast<size_t>(vocab) + group - 1) / group;
-    return groups * group * (sizeof(int64_t) + 2 * sizeof(float)) + groups * sizeof(float);
+    return groups * group * (sizeof(int64_t) + 3 * sizeof(float)) + groups * sizeof(float);
 }
 
 const Kernels& kernels_portable();

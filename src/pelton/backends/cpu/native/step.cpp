@@ -1,6 +1,7 @@
 #include "step.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 namespace pelton {
@@ -20,6 +21,44 @@ int panels_per_piece(int panels, int rows, size_t panel_bytes, int threads) {
 }
 
 uint64_t u(int n) { return static_cast<uint64_t>(n); }
+
+// A 64-bit hash of a run of 32-bit words, the same on every machine. No step loses what came before it: two runs that
+// differ in one word never have the same hash.
+class Hash {
+   public:
+    void word(uint32_t w) {
+        state_ ^= w * 0x9E3779B185EBCA87u;
+        state_ = (state_ << 23 | state_ >> 41) * 0xC2B2AE3D27D4EB4Fu + 0x165667B19E3779F9u;
+    }
+    void floats(const float* x, size_t n, size_t stride = 1) {
+        for (size_t i = 0; i < n; ++i) word(__builtin_bit_cast(uint32_t, x[i * stride]));
+    }
+    uint64_t value() const {
+        uint64_t h = state_;
+        h = (h ^ h >> 33) * 0xC2B2AE3D27D4EB4Fu;
+        h = (h ^ h >> 29) * 0x165667B19E3779F9u;
+        return h ^ h >> 32;
+    }
+
+   private:
+    uint64_t state_ = 0x27D4EB2F165667C5u;
+};
+
+// One token's K and V of one head, as they stand in the pool.
+void hash_kv(Hash& hash, const KVView& kv, Place place, int head) {
+    const uint8_t* k = kv.pool + static_cast<size_t>(place.block) * kv.block_bytes + kv.layer_offset + static_cast<size_t>(head) * kv.head_bytes;
+    const size_t slot = static_cast<size_t>(place.slot), keys = static_cast<size_t>(kv.key_dim), values = static_cast<size_t>(kv.value_dim);
+    if (!kv.bf16) {
+        const float* numbers = reinterpret_cast<const float*>(k);
+        hash.floats(numbers + slot, keys, BLOCK);
+        hash.floats(numbers + keys * BLOCK + slot * values, values);
+        return;
+    }
+    const uint16_t* numbers = reinterpret_cast<const uint16_t*>(k);
+    for (size_t d = 0; d < keys; ++d) hash.word(numbers[(d / 2 * BLOCK + slot) * 2 + d % 2]);
+    numbers += keys * BLOCK;
+    for (size_t d = 0; d < values; ++d) hash.word(numbers[(slot / 2 * values + d) * 2 + slot % 2]);
+}
 
 }  // namespace
 
@@ -66,6 +105,7 @@ void Worker::run() {
             case Kind::head: head(op); break;
             case Kind::count: break;
         }
+        if (step.trace) trace(op);
     }
 }
 
@@ -323,13 +363,42 @@ void Worker::head_group(const OpRecord& op, int first, int rows) {
             step.top_ids[place + static_cast<size_t>(k)] = -1;
             step.top_logprobs[place + static_cast<size_t>(k)] = -__builtin_inff();
         }
-        Choice choice = x.kernels_.choose(row, x.vocab_, x.stats_.data() + i * chunks, step.sampling[r], step.top_ids + place,
+        Edits edits;
+        if (step.edits) edits = {step.edits + step.edit_offsets[r], step.edit_offsets[r + 1] - step.edit_offsets[r]};
+        Choice choice = x.kernels_.choose(row, x.vocab_, x.stats_.data() + i * chunks, step.sampling[r], edits, step.top_ids + place,
                                           step.top_logprobs + place, scratch());
         step.out_tokens[r] = choice.token;
         step.out_logprobs[r] = choice.logprob;
         step.out_ranks[r] = choice.rank;
         step.out_faults[r] = choice.fault;
         if (step.logits) std::memcpy(step.logits + static_cast<size_t>(r) * vocab, row, vocab * 4);
+        if (step.trace) {
+            Hash hash;
+            hash.floats(row, vocab);
+            // Two rows may be the same token's.
+            std::atomic_ref<uint64_t>(traced(op)[step.logit_rows[r]]).store(hash.value(), std::memory_order_relaxed);
+        }
+    });
+}
+
+// Where the op's hashes go.
+uint64_t* Worker::traced(const OpRecord& op) const {
+    return step.trace + static_cast<size_t>(&op - x.ops_.data()) * static_cast<size_t>(step.num_tokens);
+}
+
+// Hashes what the op gave for each token: its output rows, and K and V where it stored them. The head sees to itself,
+// since the logits of all rows never stand side by side.
+void Worker::trace(const OpRecord& op) {
+    const bool stores = op.kind == Kind::kv_write || op.kind == Kind::rope_kv;
+    if (op.kind == Kind::head) return;
+    parallel(pieces_of(step.num_tokens), [&](int piece) {
+        for (int t = piece * ROW_PIECE; t < std::min(step.num_tokens, (piece + 1) * ROW_PIECE); ++t) {
+            Hash hash;
+            for (const Slot& slot : op.outputs) hash.floats(at(slot, t), static_cast<size_t>(slot.width));
+            for (int head = 0; stores && head < x.states_[static_cast<size_t>(op.state)].heads; ++head)
+                hash_kv(hash, view(op), x.places_[static_cast<size_t>(t)], head);
+            traced(op)[t] = hash.value();
+        }
     });
 }
 

@@ -48,6 +48,8 @@ struct Worker {
     void attend_out(const OpRecord& op, const AttendItem& item, const float* states);
     void head(const OpRecord& op);
     void head_group(const OpRecord& op, int first, int rows);
+    void trace(const OpRecord& op);
+    uint64_t* traced(const OpRecord& op) const;
 };
 
 }  // namespace pelton

@@ -8,6 +8,9 @@
 //  * logsumexp: chunks in order; (m, s) from the first; then m' = max(m, cm) and
 //    s = fma(cs, exp(cm - m'), s * exp(m - m')); at the end lse = m + log(s). A chunk of -inf only (all masked) adds
 //    nothing; a row of such chunks, a NaN or +inf is a fault. logprob = fp32(logit - lse), from the raw logits.
+//  * Edits, in fp32 and in this order, each rounded: + bias; a seen token times (below 0) or divided by the repetition
+//    penalty; - (frequency * count); a token with a count - presence. NaN, which only infinities give, is -inf. Where
+//    there are any, everything below is done on the edited row; nothing above.
 //  * Greedy (temperature below 1e-5 in fp32, or a scaled maximum that is not finite): the lowest argmax.
 //  * Scaled x = logit / temperature in fp32. min_p keeps x >= xmax + log(min_p), top_k then x >= the k-th largest (ties
 //    kept). top_p then goes down by x, ties by lower id, and keeps a token while the mass before it is below top_p
@@ -67,8 +70,14 @@ inline double log_double(double x) {
 
 constexpr float INF = __builtin_inff();
 
-ChunkStats vocab_stats(const float* logits, int first, int count) {
-    const float* x = logits + first;
+struct Peak {
+    float max;
+    int argmax;  // lowest index that holds it
+    bool nan;
+};
+
+// Of up to 2^24 numbers, the largest.
+inline Peak peak_of(const float* x, int count) {
     const V outside = set1(-INF), one = set1(1.0f), step = set1(16.0f);
     float index[16], lanes[16], at[16], wrong[16];
     for (int j = 0; j < 16; ++j) index[j] = static_cast<float>(j);
@@ -89,12 +98,18 @@ ChunkStats vocab_stats(const float* logits, int first, int count) {
         bad |= wrong[j] != 0.0f;
         if (lanes[j] > lanes[lane] || (lanes[j] == lanes[lane] && at[j] < at[lane])) lane = j;
     }
-    float m = lanes[lane];
-    if (bad || m == INF) return {INF, first, 0.0f, 1};
-    if (m == -INF) return {-INF, first, 0.0f, 1};
+    return {lanes[lane], static_cast<int>(at[lane]), bad};
+}
 
+ChunkStats vocab_stats(const float* logits, int first, int count) {
+    const float* x = logits + first;
+    const Peak peak = peak_of(x, count);
+    if (peak.nan || peak.max == INF) return {INF, first, 0.0f, 1};
+    if (peak.max == -INF) return {-INF, first, 0.0f, 1};
+
+    float lanes[16];
     V sum = zero();
-    const V shift = set1(m);
+    const V shift = set1(peak.max);
     int whole = count & ~15;
     for (int i = 0; i < whole; i += 16) sum = add(sum, exp(sub(load(x + i), shift)));
     if (whole < count) {
@@ -104,7 +119,7 @@ ChunkStats vocab_stats(const float* logits, int first, int count) {
     store(lanes, sum);
     for (int half = 8; half; half >>= 1)
         for (int j = 0; j < half; ++j) lanes[j] += lanes[j + half];
-    return {m, first + static_cast<int>(at[lane]), lanes[0], 0};
+    return {peak.max, first + peak.argmax, lanes[0], 0};
 }
 
 struct RowStats {
@@ -399,18 +414,54 @@ inline int race(const Scaled& row, const Kept& kept, const Sampling& wish, int a
     return best.token;
 }
 
-Choice choose(const float* logits, int vocab, const ChunkStats* stats, const Sampling& wish, int32_t* top_ids,
+// ---- edits ----
+
+// The edited row in the scratch, behind what scale_row lays out.
+inline float* edit_row(const float* logits, int vocab, const Sampling& wish, Edits edits, void* scratch) {
+    size_t whole = choose_scratch_bytes(vocab) - static_cast<size_t>((vocab + GROUP - 1) / GROUP * GROUP) * sizeof(float);
+    float* row = reinterpret_cast<float*>(static_cast<uint8_t*>(scratch) + whole);
+    const bool only_allowed = wish.flags & ONLY_ALLOWED;
+    if (only_allowed)
+        for (int i = 0; i < vocab; ++i) row[i] = -INF;
+    else
+        std::memcpy(row, logits, static_cast<size_t>(vocab) * sizeof(float));
+    for (int i = 0; i < edits.count; ++i) {
+        const Edit& edit = edits.first[i];
+        if (only_allowed && !(edit.flags & ALLOWED)) continue;
+        float x = logits[edit.token] + edit.bias;
+        if (edit.flags & SEEN) x = x < 0.0f ? x * wish.repetition : x / wish.repetition;
+        x -= wish.frequency * static_cast<float>(edit.count);
+        if (edit.count > 0) x -= wish.presence;
+        row[edit.token] = x == x ? x : -INF;
+    }
+    return row;
+}
+
+// The token drawn from a row whose largest logit is known.
+inline int draw(const float* logits, int vocab, float max, int argmax, const Sampling& wish, void* scratch) {
+    float scaled_max = max / wish.temperature;
+    if (!(wish.temperature >= 1e-5f && scaled_max > -INF && scaled_max < INF)) return argmax;
+    Scaled scaled = scale_row(logits, vocab, wish.temperature, scaled_max, scratch);
+    return race(scaled, apply_filters(scaled, vocab, wish), wish, argmax);
+}
+
+inline Choice no_token(const Sampling& wish, int fault, int32_t* top_ids, float* top_logprobs) {
+    for (int i = 0; i < wish.logprobs; ++i) top_ids[i] = -1, top_logprobs[i] = -INF;
+    return {0, 0.0f, 0, fault};
+}
+
+Choice choose(const float* logits, int vocab, const ChunkStats* stats, const Sampling& wish, Edits edits, int32_t* top_ids,
               float* top_logprobs, void* scratch) {
     RowStats row = merge_stats(stats, (vocab + VOCAB_CHUNK - 1) / VOCAB_CHUNK);
-    if (row.bad) {
-        for (int i = 0; i < wish.logprobs; ++i) top_ids[i] = -1, top_logprobs[i] = -INF;
-        return {0, 0.0f, 0, 1};
-    }
-    int token = row.argmax;
-    float scaled_max = row.max / wish.temperature;
-    if (wish.temperature >= 1e-5f && scaled_max > -INF && scaled_max < INF) {
-        Scaled scaled = scale_row(logits, vocab, wish.temperature, scaled_max, scratch);
-        token = race(scaled, apply_filters(scaled, vocab, wish), wish, row.argmax);
+    if (row.bad) return no_token(wish, FAULT_BAD_LOGITS, top_ids, top_logprobs);
+    int token = wish.target;
+    if (token < 0 && (edits.count || wish.flags & ONLY_ALLOWED)) {
+        const float* edited = edit_row(logits, vocab, wish, edits, scratch);
+        const Peak peak = peak_of(edited, vocab);
+        if (peak.max == -INF) return no_token(wish, FAULT_NO_TOKEN, top_ids, top_logprobs);
+        token = draw(edited, vocab, peak.max, peak.argmax, wish, scratch);
+    } else if (token < 0) {
+        token = draw(logits, vocab, row.max, row.argmax, wish, scratch);
     }
     Choice choice = {token, static_cast<float>(logits[token] - row.lse), 0, 0};
     if (wish.logprobs >= 0) {
