@@ -7,6 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from pelton.core.config import CacheSection
+from pelton.kv.blocks import Blocks
 from pelton.kv.pool import NULL_BLOCK, BlockPool
 from pelton.kv.table import BlockTable
 
@@ -106,9 +108,10 @@ def test_freed_blocks_are_given_out_again_first() -> None:
     assert set(pool.alloc(3) or ()) == set(first)
 
 
-def test_table_grows_by_need() -> None:
+@pytest.mark.parametrize("caching", [True, False])
+def test_table_grows_by_need(caching: bool) -> None:
     pool = BlockPool(10)
-    table = BlockTable(pool, 4)
+    table = BlockTable(Blocks(pool, 4, CacheSection(enable_prefix_caching=caching)))
     assert table.grow(0) == () and table.needed(1) == 1 and table.needed(9) == 3
     assert table.grow(5) == table.blocks and table.num_blocks == 2 and table.capacity == 8
     assert table.grow(8) == ()

@@ -55,10 +55,16 @@ class BlockPool:
     def release(self, blocks: Iterable[int]) -> None:
         """One reference less on each block; what has none left is free. Releasing a free block is an error."""
         for block in blocks:
-            self._expect_used(block, "release")
-            self._references[block] -= 1
-            if not self._references[block]:
-                self._free.append(block)
+            self.drop(block)
+
+    def drop(self, block: int) -> int:
+        """One reference less on a block; returns how many are left (0: it is free now)."""
+        self._expect_used(block, "release")
+        left = self._references[block] - 1
+        self._references[block] = left
+        if not left:
+            self._free.append(block)
+        return left
 
     def check(self) -> None:
         """Asserts the invariant with the numbers that break it."""

@@ -3,4 +3,10 @@
 from pelton.core.registry import Registry
 from pelton.schedule.order import Order
 
-ORDERS: Registry[type[Order]] = Registry("order", {"fcfs": "pelton.schedule.orders.fcfs:FirstComeFirstServed"})
+ORDERS: Registry[type[Order]] = Registry(
+    "order",
+    {
+        "fcfs": "pelton.schedule.orders.fcfs:FirstComeFirstServed",
+        "priority": "pelton.schedule.orders.priority:Priority",
+    },
+)

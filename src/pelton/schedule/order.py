@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from pelton.schedule.tracked import Tracked
+from pelton.schedule.tracked import NewRequest, Tracked
 
 
 class Order(Protocol):
     """Ranks must differ between requests, so that the order is total and somebody is always first."""
 
-    def rank(self, request: Tracked, now: float) -> tuple[float, ...]:
-        """Smaller goes first. `now` in seconds of the engine's clock."""
+    def rank(self, request: NewRequest, number: int) -> tuple[float, ...]:
+        """Smaller goes first. Asked once, when the request comes as the `number`-th: who is ahead stays ahead."""
         ...
 
     def victim(self, running: Sequence[Tracked]) -> int:

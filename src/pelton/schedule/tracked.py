@@ -1,27 +1,69 @@
-"""What the scheduler knows of one request: lengths, place and blocks. No tokens, no parameters of sampling."""
+"""What the scheduler is told of a request, and what it knows of one: lengths, place and blocks. No tokens.
+
+Invariant: a request that waits has no blocks in its table and nothing computed.
+"""
 
 from dataclasses import dataclass
 
+from pelton.kv.prefix import BlockKeys, Node
 from pelton.kv.table import BlockTable
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """A request of `prompt` tokens. `keys` None: it shares no prefix.
+
+    `parent`: id of an open request with the same prompt, of which this one is another answer: the prompt is computed
+    once. `scored`: log-probabilities of its prompt are wanted, so all of it is computed. `arrival` in seconds.
+    """
+
+    request_id: str
+    prompt: int
+    max_tokens: int
+    priority: int = 0
+    arrival: float = 0.0
+    keys: BlockKeys | None = None
+    parent: str | None = None
+    scored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a request finds computed: `blocks` full ones to share, and the start of a block to copy from `source`.
+
+    `cached` tokens in all, of which `in_flight` were being computed by another request when it asked.
+    """
+
+    blocks: tuple[int, ...] = ()
+    cached: int = 0
+    source: int | None = None
+    in_flight: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Tracked:
     """One request. `total` tokens are known (prompt and drawn ones), the first `computed` of them stand in the cache.
 
-    `number` counts requests in the order they were added. `row` is None while the request waits.
+    `number` counts requests in the order they were added; `rank`: smaller goes first. `row` is None while the request
+    waits. `shared` leading blocks were written by others, `copied`: so was a part of the next one. `private`: it
+    takes nothing from others and gives nothing, since what it took may have been bad: `suspects`.
     """
 
-    request_id: str
+    asked: NewRequest
     number: int
-    prompt: int
-    max_tokens: int
-    priority: int
-    arrival: float
+    rank: tuple[float, ...]
     table: BlockTable
     total: int
     computed: int = 0
     row: int | None = None
+    shared: int = 0
+    copied: bool = False
+    private: bool = False
+    suspects: tuple[Node, ...] = ()
+
+    @property
+    def request_id(self) -> str:
+        return self.asked.request_id
 
     @property
     def remaining(self) -> int:
@@ -29,5 +71,11 @@ class Tracked:
         return self.total - self.computed
 
     @property
-    def generated(self) -> int:
-        return self.total - self.prompt
+    def gives(self) -> BlockKeys | None:
+        """The keys under which its blocks enter the tree; None: they stay out of it."""
+        return None if self.private else self.asked.keys
+
+    @property
+    def takes(self) -> BlockKeys | None:
+        """The keys by which it looks for blocks of others; None: it takes none."""
+        return None if self.private or self.asked.scored else self.asked.keys

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from pelton.schedule.tracked import Tracked
+from pelton.schedule.tracked import NewRequest, Tracked
 
 
 class FirstComeFirstServed:
     """Nobody starves: whoever waits moves up with each request that ends."""
 
-    def rank(self, request: Tracked, now: float) -> tuple[float, ...]:
-        return (request.arrival, request.number)
+    def rank(self, request: NewRequest, number: int) -> tuple[float, ...]:
+        return (request.arrival, number)
 
     def victim(self, running: Sequence[Tracked]) -> int:
         return len(running) - 1

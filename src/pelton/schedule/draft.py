@@ -1,0 +1,71 @@
+"""Draft: a plan in the making, what it has promised so far and the budget that is left. Decides nothing.
+
+Invariant: a row enters once, with a place for each of its tokens.
+"""
+
+from dataclasses import dataclass, field
+
+from pelton.core.plan import Admission, RowPlan, StateOp, StepPlan
+from pelton.kv.prefix import Node
+from pelton.schedule.tracked import Start, Tracked
+
+
+@dataclass(slots=True)
+class Draft:
+    """`decodes`: running requests still to be planned that need one token. `cap`: most tokens of one request, 0 for any
+    number. `entered`: nodes this step computes. `spent`: blocks to give back once nothing more is handed out.
+    """
+
+    budget: int
+    cap: int
+    decodes: int
+    rows: list[RowPlan] = field(default_factory=list)
+    admitted: list[Admission] = field(default_factory=list)
+    new_blocks: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    preempted: list[str] = field(default_factory=list)
+    copies: list[StateOp] = field(default_factory=list)
+    entered: list[Node] = field(default_factory=list)
+    spent: list[tuple[int, ...]] = field(default_factory=list)
+
+    def cut(self, remaining: int, share: int) -> int:
+        """How many of its `remaining` tokens a request computes if `share` of the budget may go to it."""
+        return min(remaining, share, self.cap or share)
+
+    def reserve(self, request: Tracked, count: int) -> bool:
+        """Blocks for the request's next `count` tokens; False (nothing changed) where too few are available."""
+        assert request.row is not None
+        added = request.table.grow(request.computed + count)
+        if added:
+            self.new_blocks[request.row] = (added,)
+        return added is not None
+
+    def admit(self, request: Tracked, start: Start, count: int) -> bool:
+        """A request that has a row begins with what it found, already referenced, and takes blocks for `count` more."""
+        assert request.row is not None
+        request.table.adopt(start.blocks)
+        request.computed = start.cached
+        request.shared, request.copied = len(start.blocks), start.source is not None
+        if not self.reserve(request, count):
+            return False
+        blocks = request.table.blocks
+        self.new_blocks[request.row] = (blocks,)
+        if start.source is not None:
+            self.copies.append(StateOp("copy", start.source, blocks[len(start.blocks)]))
+        self.admitted.append(Admission(request.row, request.request_id, start.cached))
+        return True
+
+    def place(self, request: Tracked, count: int) -> None:
+        """The request computes `count` tokens; after the last known one a token is drawn. Filled blocks are shared."""
+        assert request.row is not None
+        start, asked = request.computed, request.asked
+        end = start + count
+        self.budget -= count
+        scored = max(0, min(end, asked.prompt - 1) - start) if asked.scored else 0
+        self.rows.append(RowPlan(request.row, start, count, 0, end == request.total, scored))
+        if request.table.fills(end) and (keys := request.gives) is not None:
+            self.entered += request.table.enter(keys, end)
+
+    def plan(self, released: tuple[int, ...], scrubs: list[int]) -> StepPlan:
+        """The step. Blocks are scrubbed before anything is copied into them."""
+        ops = (*(StateOp("scrub", block, block) for block in scrubs), *self.copies)
+        return StepPlan(tuple(self.rows), tuple(self.admitted), released, self.new_blocks, ops)

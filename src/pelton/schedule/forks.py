@@ -1,0 +1,117 @@
+"""Forks: further answers to a prompt (n > 1) wait until its first request has computed it, then share its blocks.
+
+They hold the blocks meanwhile, so the first request may end or lose its place. A part-filled last block is copied when
+a child begins (copy on write). Invariant: a family holds one reference on each of its blocks while it has children.
+"""
+
+from dataclasses import dataclass, field
+
+from pelton.kv.blocks import Blocks
+from pelton.schedule.tracked import Start, Tracked
+
+
+@dataclass(slots=True, eq=False)
+class Family:
+    """`children` wait for what `parent` computes, or, once it has, for their turn: `blocks` then are held for them.
+
+    `blocks` cover the prompt without its last token, which each child computes itself to draw from its logits.
+    """
+
+    parent: Tracked
+    children: list[Tracked] = field(default_factory=list)
+    blocks: tuple[int, ...] = ()
+
+
+class Forks:
+    """All families. A child leaves its family when it begins, and is an ordinary request from then on."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+        self._by_parent: dict[Tracked, Family] = {}
+        self._by_child: dict[Tracked, Family] = {}
+
+    def join(self, child: Tracked, parent: Tracked) -> None:
+        """ValueError where the prompts cannot be the same."""
+        if child.asked.prompt != parent.asked.prompt:
+            raise ValueError(f"{child.request_id} has {child.asked.prompt} prompt tokens, not {parent.asked.prompt}")
+        family = self._by_parent.setdefault(parent, Family(parent))
+        family.children.append(child)
+        self._by_child[child] = family
+        self.computed(parent)
+
+    def family(self, child: Tracked) -> Family | None:
+        """The family in which a request waits; None for an ordinary one."""
+        return self._by_child.get(child)
+
+    def start(self, family: Family) -> Start | None:
+        """With what a child begins; None while the prompt is still being computed."""
+        if not family.blocks:
+            return None
+        cached = family.parent.asked.prompt - 1
+        full = cached // self._blocks.block_size
+        partial = full < len(family.blocks)
+        return Start(family.blocks[:full], cached, family.blocks[full] if partial else None)
+
+    def computed(self, parent: Tracked) -> None:
+        """Where a request has computed its whole prompt, those who wait for it get hold of the blocks."""
+        family = self._by_parent.get(parent)
+        if family is None or family.blocks or parent.computed < parent.asked.prompt:
+            return
+        family.blocks = parent.table.blocks[: self._blocks.needed(parent.asked.prompt - 1)]
+        self._blocks.share(family.blocks)
+        if not family.blocks:
+            self._part(family)
+
+    def over(self, request: Tracked) -> None:
+        """A request ended or is not to be trusted: who still waits for its prompt goes on alone, and so does it."""
+        family = self._by_parent.get(request)
+        if family is not None and not family.blocks:
+            self._part(family)
+        self._blocks.release(self.leave(request))
+
+    def leave(self, child: Tracked) -> tuple[int, ...]:
+        """A child leaves its family; returns the blocks to give back for it: the family's, where it was the last."""
+        family = self._by_child.pop(child, None)
+        if family is None:
+            return ()
+        family.children.remove(child)
+        return () if family.children else self._part(family)
+
+    def give_back(self, force: bool = False) -> bool:
+        """Gives up blocks of the family that is last in rank of those where it frees a block, or of all with `force`.
+
+        False where there is none. The children then look for their prompt in the tree or compute it.
+        """
+        holding = [family for family in self._by_parent.values() if family.blocks]
+        # Whoever else holds the last block holds those before it too.
+        helping = [family for family in holding if force or self._blocks.sole(family.blocks[-1])]
+        for family in helping if force else sorted(helping, key=lambda family: family.parent.rank)[-1:]:
+            self._blocks.release(self._part(family))
+        return bool(helping)
+
+    def waste(self) -> int:
+        """Token places without a token in blocks that only families hold."""
+        size = self._blocks.block_size
+        empty = ((1 - family.parent.asked.prompt) % size for family in self._alone())
+        return sum(empty)
+
+    def check(self) -> list[int]:
+        """Asserts that families and children agree; returns the blocks held, one entry for each reference."""
+        children = {id(child) for family in self._by_parent.values() for child in family.children}
+        assert children == {id(child) for child in self._by_child}
+        assert all(family.children for family in self._by_parent.values()), "a family without children"
+        for child in self._by_child:
+            assert child.row is None, f"{child.request_id} runs and waits for a prompt"
+        return [block for family in self._by_parent.values() for block in family.blocks]
+
+    def _alone(self) -> list[Family]:
+        return [family for family in self._by_parent.values() if family.blocks and self._blocks.sole(family.blocks[-1])]
+
+    def _part(self, family: Family) -> tuple[int, ...]:
+        """The family is no more, its children are ordinary requests; returns the blocks it held."""
+        for child in family.children:
+            del self._by_child[child]
+        family.children.clear()
+        del self._by_parent[family.parent]
+        blocks, family.blocks = family.blocks, ()
+        return blocks

@@ -1,0 +1,130 @@
+"""Planner: fills a draft. Running requests first, in rank order; then waiting ones, while rows, budget and blocks last.
+
+Every request has `remaining` tokens to compute; there is no prefill and no decode. Papers: Orca (OSDI 2022), arXiv
+2309.06180, 2403.02310. Invariant: the first running request in rank order gets a token in every step.
+"""
+
+from pelton.core.config import ScheduleSection
+from pelton.kv.blocks import Blocks
+from pelton.schedule.draft import Draft
+from pelton.schedule.forks import Forks
+from pelton.schedule.order import Order
+from pelton.schedule.places import Places
+from pelton.schedule.sharing import Sharing
+from pelton.schedule.tracked import Start, Tracked
+
+
+class Planner:
+    """`preemptions` counts requests that lost their blocks, for whatever reason."""
+
+    def __init__(self, order: Order, places: Places, blocks: Blocks, forks: Forks, sharing: Sharing) -> None:
+        self.preemptions = 0
+        self._order = order
+        self._places = places
+        self._blocks = blocks
+        self._forks = forks
+        self._sharing = sharing
+        self._refused: tuple[Tracked | None, int] = (None, 0)
+
+    def draft(self, limits: ScheduleSection) -> Draft:
+        """The next step; without rows where there is nothing to compute."""
+        draft = Draft(
+            budget=limits.max_num_batched_tokens,
+            cap=limits.long_prefill_token_threshold,
+            decodes=sum(request.total - request.computed == 1 for request in self._places.running),
+        )
+        self._continue_running(draft)
+        # What was taken away is not given to another at once.
+        if not draft.preempted:
+            self._admit_waiting(draft)
+        if not draft.rows and self._forks.give_back(force=True):
+            self._admit_waiting(draft)
+        for blocks in draft.spent:
+            self._blocks.release(blocks)
+        return draft
+
+    def preempt(self, request: Tracked) -> None:
+        """By recompute: the request waits again and will compute its prompt and its drawn tokens once more."""
+        request.table.release()
+        self._places.leave(request)
+        request.computed = request.shared = 0
+        request.copied = False
+        self._places.wait(request)
+        self.preemptions += 1
+
+    def _continue_running(self, draft: Draft) -> None:
+        """Where blocks run out, families give theirs back, then later requests lose theirs.
+
+        Prompts leave a token of the budget for each decode behind them. That is always possible: whoever is admitted
+        gets a token of what the others left over, so there are never more running requests than tokens in the budget.
+        """
+        running = list(self._places.running)
+        place = 0
+        while place < len(running):
+            request = running[place]
+            remaining = request.total - request.computed
+            decodes = remaining == 1
+            draft.decodes -= decodes
+            count = draft.cut(remaining, draft.budget if decodes else draft.budget - draft.decodes)
+            while count and not draft.reserve(request, count):
+                if self._forks.give_back():
+                    continue
+                later = running[place + 1 :]
+                victim = place + 1 + self._order.victim(later) if later else place
+                gone = running.pop(victim)
+                draft.decodes -= victim > place and gone.remaining == 1
+                self.preempt(gone)
+                draft.preempted.append(gone.request_id)
+                if gone is request:
+                    break
+            if request.row is None:
+                continue  # it preempted itself: the next one has moved to its place
+            if count:
+                draft.place(request, count)
+            place += 1
+        assert draft.decodes == 0 <= draft.budget, f"{draft.decodes} decodes left over, budget {draft.budget}"
+
+    def _admit_waiting(self, draft: Draft) -> None:
+        """In rank order, until one does not fit. Those that wait for what another computes are passed over."""
+        waiting = self._places.waiting
+        if not waiting or not self._places.free_rows or not draft.budget:
+            return
+        promised = sum(request.table.needed(request.total) for request in self._places.running)
+        place = 0
+        while place < len(waiting) and self._places.free_rows and draft.budget:
+            request = waiting[place]
+            # One block more for each running request: its next tokens must not preempt at once who is admitted here.
+            room = self._blocks.available - promised - len(self._places.running)
+            if request is self._refused[0] and room <= self._refused[1]:
+                return  # nothing became free: do not look for its prefix again
+            start = self._start(request)
+            if start is None:
+                place += 1
+                continue
+            if not self._begin(draft, request, start, promised):
+                self._refused = request, room
+                return
+            promised += request.table.needed(request.total)
+
+    def _start(self, request: Tracked) -> Start | None:
+        family = self._forks.family(request)
+        return self._sharing.start(request, self._places.running) if family is None else self._forks.start(family)
+
+    def _begin(self, draft: Draft, request: Tracked, start: Start, promised: int) -> bool:
+        """The request runs; False (nothing changed) where the blocks do not suffice for what all running ones know."""
+        # What it shares may have been unused, and so available, until now.
+        self._blocks.share(start.blocks)
+        needed = self._blocks.needed(request.total) - len(start.blocks)
+        if promised + needed + len(self._places.running) > self._blocks.available:
+            self._blocks.release(start.blocks)
+            return False
+        if self._forks.family(request) is None:
+            self._sharing.began(request, start)
+        else:
+            draft.spent.append(self._forks.leave(request))
+        count = draft.cut(request.total - start.cached, draft.budget)
+        self._places.run(request)
+        reserved = draft.admit(request, start, count)
+        assert reserved, f"{request.request_id}: {self._blocks.available} blocks available, {promised} promised"
+        draft.place(request, count)
+        return True

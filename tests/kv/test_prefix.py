@@ -1,0 +1,235 @@
+"""PrefixTree, Blocks and tables: exact matching, LRU leaves, the cap, and random use against a model of paths."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pelton.core.config import CacheSection
+from pelton.kv.blocks import Blocks
+from pelton.kv.pool import BlockPool
+from pelton.kv.prefix import PrefixTree
+from pelton.kv.table import BlockTable
+
+SIZE = 2
+
+
+class Letters:
+    """Keys of a text of whole blocks."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def key(self, block: int) -> bytes:
+        return self.text[block * SIZE : (block + 1) * SIZE].encode()
+
+
+def store(blocks: int, most: int | None = None) -> tuple[Blocks, PrefixTree]:
+    source = Blocks(BlockPool(blocks + 1), SIZE, CacheSection(prefix_cache_tokens=most))
+    assert source.tree is not None
+    return source, source.tree
+
+
+def begin(source: Blocks, text: str) -> BlockTable | None:
+    """What the scheduler does with a request: match, share, grow, enter. None: too few blocks."""
+    assert source.tree is not None
+    table, keys = BlockTable(source), Letters(text)
+    found = [node.block for node in source.tree.match(keys, len(text) // SIZE)]
+    source.share(found)
+    table.adopt(found)
+    if table.grow(len(text)) is None:
+        table.release()
+        return None
+    table.enter(keys, len(text))
+    return table
+
+
+def cached(source: Blocks, text: str) -> int:
+    assert source.tree is not None
+    return len(source.tree.match(Letters(text), len(text) // SIZE))
+
+
+def test_what_begins_alike_is_found_block_by_block() -> None:
+    source, _ = store(20)
+    table = begin(source, "aabbcc")
+    assert table is not None
+    assert [cached(source, text) for text in ("aabbcc", "aabbxx", "aabxcc", "bbcc", "aabbccdd", "aa")] == [
+        3,
+        2,
+        1,
+        0,
+        3,
+        1,
+    ]
+    other = begin(source, "aabbxx")
+    assert other is not None and other.blocks[:2] == table.blocks[:2] and other.blocks[2] != table.blocks[2]
+    assert source.held == 4
+
+
+def test_the_longest_unused_leaf_goes_first() -> None:
+    source, tree = store(6)
+    for text in ("aabb", "aacc", "dd"):
+        table = begin(source, text)
+        assert table is not None
+        table.release()
+    assert tree.num_unused == 4 and source.available == 6
+    table = begin(source, "aabb")  # used again: cc and dd are older now
+    assert table is not None
+    table.release()
+    for text, left in (("cc", ["aabb", "dd"]), ("dd", ["aabb"]), ("bb", ["aa"]), ("aa", [])):
+        tree.evict()
+        assert [cached(source, path) for path in left] == [len(path) // SIZE for path in left], text
+    assert tree.num_blocks == 0 and tree.evictions == 4
+    source.check()
+
+
+def test_a_block_in_use_is_never_evicted() -> None:
+    source, _ = store(4)
+    table = begin(source, "aabbcc")
+    assert table is not None
+    assert source.alloc(2) is None and cached(source, "aabbcc") == 3
+    table.release()
+    assert len(source.alloc(2) or ()) == 2
+    assert cached(source, "aabbcc") == 2, "the tail goes first"
+    source.check()
+
+
+def test_an_equal_block_stays_private_and_so_do_those_behind_it() -> None:
+    source, tree = store(9)
+    first, second = BlockTable(source), BlockTable(source)
+    for table in (first, second):
+        table.grow(4)
+    assert len(first.enter(Letters("aabb"), 4)) == 2
+    assert second.enter(Letters("aabb"), 4) == [] and second.node is None and not second.fills(99)
+    assert tree.num_blocks == 2
+    second.release()
+    source.check()
+    assert source.available == 7 and tree.num_unused == 0
+
+
+@pytest.mark.parametrize(("most", "kept"), [(0, 0), (1, 0), (4, 2), (5, 2), (100, 3)])
+def test_the_cap_is_of_whole_blocks_nobody_uses(most: int, kept: int) -> None:
+    source, tree = store(9, most)
+    table = begin(source, "aabbcc")
+    assert table is not None and cached(source, "aabbcc") == 3, "what is in use is beyond the cap"
+    table.release()
+    assert tree.num_unused == kept == cached(source, "aabbcc")
+    assert tree.evictions == 3 - kept
+
+
+def test_reset_drops_what_nobody_uses() -> None:
+    source, tree = store(9)
+    used, unused = begin(source, "aabb"), begin(source, "aacc")
+    assert used is not None and unused is not None
+    unused.release()
+    tree.reset()
+    assert cached(source, "aabb") == 2 and cached(source, "aacc") == 1
+    assert tree.evictions == 0, "a reset is no lack of blocks"
+    source.check()
+
+
+def test_bad_blocks_leave_the_tree_with_all_behind_them_and_are_scrubbed_once() -> None:
+    source, tree = store(6)
+    first, second = begin(source, "aabb"), begin(source, "aabbcc")
+    assert first is not None and second is not None
+    source.poison(first.blocks[1:])
+    assert cached(source, "aabbcc") == 1 and tree.num_blocks == 1
+    second.grow(8)
+    assert second.enter(Letters("aabbccdd"), 8) == [], "behind a block that is gone nothing enters"
+    bad = {*first.blocks[1:], second.blocks[2]}
+    first.release()
+    second.release()
+    source.check()
+    assert source.available == 6
+    blocks = source.alloc(6)
+    assert blocks is not None and sorted(source.take_scrubs()) == sorted(bad) and source.take_scrubs() == []
+    source.release(blocks)
+    source.alloc(6)
+    assert source.take_scrubs() == []
+
+
+def test_check_finds_what_is_wrong() -> None:
+    source, tree = store(6)
+    table = begin(source, "aabb")
+    assert table is not None
+    table.release()
+    tree._unused.move_to_end(table._source.tree.match(Letters("aabb"), 2)[1].block)  # type: ignore[union-attr]
+    with pytest.raises(AssertionError, match="outlives"):
+        tree.check()
+
+
+class TreeMachine(RuleBasedStateMachine):
+    """Tables with texts come and go; the model knows which block must hold which path."""
+
+    seen: Counter[str] = Counter()
+
+    @initialize(most=st.sampled_from((None, None, 0, 6)))
+    def begin(self, most: int | None) -> None:
+        self.source, self.tree = store(10, most)
+        self.held: list[tuple[str, BlockTable]] = []
+        self.paths: dict[int, str] = {}
+
+    @rule(text=st.text("ab", max_size=10))
+    def come(self, text: str) -> None:
+        text = text[: len(text) // SIZE * SIZE]
+        found = cached(self.source, text)
+        evictions = self.tree.evictions
+        table = begin(self.source, text)
+        if table is None:
+            self.seen["refused"] += 1
+            return
+        for place, block in enumerate(table.blocks):
+            path = text[: (place + 1) * SIZE]
+            if place < found:
+                assert self.paths[block] == path, "a hit is the block of exactly this path"
+            self.paths[block] = path
+        self.held.append((text, table))
+        self.seen["hit"] += found > 0
+        self.seen["evict"] += self.tree.evictions > evictions
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def go(self, data: st.DataObject) -> None:
+        _, table = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+        table.release()
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), chance=st.integers(0, 5))
+    def spoil(self, data: st.DataObject, chance: int) -> None:
+        if chance != 5:
+            return
+        text, table = self.held[data.draw(st.integers(0, len(self.held) - 1))]
+        place = data.draw(st.integers(0, max(0, table.num_blocks - 1)))
+        self.source.poison(table.blocks[place:])
+        if table.num_blocks > place and table.depth > place:
+            assert cached(self.source, text) <= place or self.tree.at(table.blocks[place]) is None
+            self.seen["spoil"] += 1
+
+    @rule(chance=st.integers(0, 5))
+    def reset(self, chance: int) -> None:
+        if chance == 5:
+            self.tree.reset()
+            assert self.tree.num_unused == 0
+
+    @invariant()
+    def adds_up(self) -> None:
+        if not hasattr(self, "source"):
+            return
+        self.source.check()
+        in_use = {block for _, table in self.held for block in table.blocks}
+        assert self.source.held == len(in_use)
+        for text, table in self.held:
+            assert [self.paths[block] for block in table.blocks] == [
+                text[: (place + 1) * SIZE] for place in range(table.num_blocks)
+            ], "a block in use was handed out"
+            assert table.node is None or not table.node.attached or cached(self.source, text) == table.num_blocks
+
+
+def test_any_use_of_the_tree_keeps_paths_and_books() -> None:
+    TreeMachine.seen.clear()
+    machine = TreeMachine.TestCase
+    machine.settings = settings(max_examples=150, stateful_step_count=40)
+    machine().runTest()
+    assert all(TreeMachine.seen[event] for event in ("refused", "hit", "evict", "spoil")), TreeMachine.seen

@@ -1,0 +1,186 @@
+"""Random traffic with shared prefixes, forks, faults and preemptions on tiny pools: contents, books, and an end."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.schedule.traffic import Sequence, Traffic, make
+
+from pelton.core.config import CacheSection
+from pelton.schedule.orders.fcfs import FirstComeFirstServed
+from pelton.schedule.orders.priority import Priority
+
+BASES = ([0, 1, 2] * 10, [0, 1, 2, 0, 0, 1] * 5, [2] * 30)
+MAX_LEN = 30
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Effects are counted, so that a run in which one of them never happens fails."""
+
+    seen: Counter[str] = Counter()
+
+    @initialize(
+        blocks=st.sampled_from((8, 10, 24)),
+        budget=st.sampled_from((5, 9, 40)),
+        cap=st.sampled_from((0, 4, 5)),
+        caching=st.sampled_from((True, True, True, False)),
+        most=st.sampled_from((None, None, 0, 12)),
+        aged=st.booleans(),
+    )
+    def begin(self, blocks: int, budget: int, cap: int, caching: bool, most: int | None, aged: bool) -> None:
+        cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most)
+        order = Priority() if aged else FirstComeFirstServed()
+        self.caching = caching
+        self.traffic = Traffic(
+            make(rows=4, budget=budget, blocks=blocks, max_len=MAX_LEN, cap=cap, cache=cache, order=order)
+        )
+        self.number = 0
+        forks = self.traffic.scheduler._forks
+        give_back = forks.give_back
+
+        def counted(force: bool = False) -> bool:
+            given = give_back(force)
+            self.seen["given back"] += given
+            return given
+
+        forks.give_back = counted  # type: ignore[method-assign]
+
+    @rule(
+        base=st.sampled_from(BASES),
+        length=st.integers(1, 24),
+        tail=st.lists(st.integers(0, 2), max_size=2),
+        answer=st.integers(1, 12),
+        answers=st.sampled_from((1, 1, 1, 2, 4)),
+        twins=st.sampled_from((1, 1, 3)),
+        kind=st.sampled_from(("", "", "", "", "salted", "scored", "alone")),
+        priority=st.integers(0, 2),
+    )
+    def add(
+        self,
+        base: list[int],
+        length: int,
+        tail: list[int],
+        answer: int,
+        answers: int,
+        twins: int,
+        kind: str,
+        priority: int,
+    ) -> None:
+        prompt = (base[:length] + tail)[:26]
+        self.seen["fork"] += answers > 1
+        for child in (child for _ in range(twins) for child in range(answers)):
+            self.number += not child
+            name = f"r{self.number}"
+            self.traffic.add(
+                f"{name}/{child}" if child else name,
+                prompt,
+                answer,
+                salt="salt" if kind == "salted" else "",
+                seed=child,
+                shared=kind != "alone",
+                scored=kind == "scored" and not child,
+                parent=name if child else None,
+                arrival=float(self.number // 2),
+                priority=priority,
+            )
+
+    @precondition(lambda self: self.traffic.open)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self.seen["abort"] += 1
+        self.traffic.abort(data.draw(st.sampled_from(sorted(self.traffic.open))))
+
+    @precondition(lambda self: self.traffic.open)
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.traffic.open)))
+        self.seen["preempted from outside"] += self.traffic.open[name].computed > 0
+        self.traffic.preempt(name)
+
+    @rule()
+    def reset(self) -> None:
+        self.traffic.scheduler.reset_prefix_cache()
+        assert self.traffic.scheduler.stats().cached_blocks == 0
+
+    @rule(faults=st.sampled_from((-1, -1, 0, 1, 2)))
+    def step(self, faults: int) -> None:
+        def faulty(sequence: Sequence) -> bool:
+            return (len(sequence.name) + len(sequence.tokens)) % 3 == faults
+
+        self.traffic.step(faulty=faulty)
+        self.seen["wait"] += len(self.traffic.scheduler._sharing._waits)
+
+    @rule()
+    def several_steps(self) -> None:
+        for _ in range(6):
+            self.step(-1)
+
+    @precondition(lambda self: self.traffic.open)
+    @rule(data=st.data(), kind=st.sampled_from(("abort", "preempt")))
+    def disturbed_step(self, data: st.DataObject, kind: str) -> None:
+        def disturb() -> None:
+            name = data.draw(st.sampled_from(sorted(self.traffic.open)))
+            self.seen[f"{kind} during a step"] += self.traffic.open[name].computed > 0
+            (self.traffic.abort if kind == "abort" else self.traffic.preempt)(name)
+
+        self.traffic.step(during=disturb)
+
+    @precondition(lambda self: self.traffic.open)
+    @rule(data=st.data(), rows=st.integers(0, 3))
+    def broken_step(self, data: st.DataObject, rows: int) -> None:
+        """Planned, partly computed, never committed; some of the requests are told their failure."""
+        self.traffic.break_step(rows)
+        self.seen["broken step"] += 1
+        for name in data.draw(st.sets(st.sampled_from(sorted(self.traffic.open)))):
+            self.traffic.abort(name)
+
+    @invariant()
+    def adds_up(self) -> None:
+        traffic, scheduler = self.traffic, self.traffic.scheduler
+        scheduler.check()
+        stats = scheduler.stats()
+        assert stats.running + stats.waiting == len(traffic.open)
+        assert stats.computed_tokens_total == traffic.computed
+        assert 0 <= stats.kv_waste <= 1 and 0 <= stats.kv_usage <= 1
+        assert 0 <= stats.prefix_inflight_total <= stats.prefix_hits_total <= stats.prefix_queries_total
+        assert traffic.open or stats.kv_usage == 0, "nobody is there and blocks are held"
+        assert self.caching or stats.prefix_queries_total == stats.cached_blocks == 0
+
+    def teardown(self) -> None:
+        if not hasattr(self, "traffic"):
+            return
+        self.traffic.run()
+        self.adds_up()
+        self.seen.update(self.traffic.seen)
+        stats = self.traffic.scheduler.stats()
+        self.seen["prefix hit"] += stats.prefix_hits_total
+        self.seen["in flight"] += stats.prefix_inflight_total
+        self.seen["evict"] += stats.prefix_evictions_total
+        self.seen["copied"] += stats.copied_blocks_total
+
+
+EVENTS = (
+    "abort", "abort during a step", "broken step", "chunk", "copied", "copy", "evict", "fault", "fault again", "finish",
+    "fork", "given back", "hit", "in flight", "preempt", "preempt during a step", "preempted from outside",
+    "prefix hit", "scrub", "wait",
+)  # fmt: skip
+
+
+def run_machine(examples: int) -> None:
+    SchedulerMachine.seen.clear()
+    machine = SchedulerMachine.TestCase
+    machine.settings = settings(max_examples=examples, stateful_step_count=40)
+    machine().runTest()
+    missing = [event for event in EVENTS if not SchedulerMachine.seen[event]]
+    assert not missing, f"{missing} of {SchedulerMachine.seen}"
+
+
+def test_any_traffic_reads_what_it_wrote_and_ends() -> None:
+    run_machine(200)
+
+
+@pytest.mark.slow
+def test_much_traffic_reads_what_it_wrote_and_ends() -> None:
+    run_machine(1500)

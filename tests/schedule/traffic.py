@@ -1,0 +1,258 @@
+"""Traffic: a scheduler with real token lists and a simulated memory, which knows what stands in each place of a block.
+
+A place holds the *path* of the token computed there: a number that stands for the salt and all tokens up to it. So a
+stale, wrongly shared or too early read is seen as the wrong path. What a faulty row wrote is BAD.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+
+from pelton.core.config import CacheSection, ScheduleSection
+from pelton.core.plan import StepPlan
+from pelton.kv.pool import BlockPool
+from pelton.schedule.order import Order
+from pelton.schedule.orders.fcfs import FirstComeFirstServed
+from pelton.schedule.scheduler import Scheduler
+from pelton.schedule.tracked import NewRequest
+
+BLOCK = 4
+NOTHING, BAD = 0, -1
+
+
+class TokenKeys:
+    """BlockKeys over a list of tokens that grows."""
+
+    def __init__(self, tokens: list[int], salt: str) -> None:
+        self.tokens = tokens
+        self.salt = salt
+
+    def key(self, block: int) -> bytes:
+        ids = self.tokens[block * BLOCK : (block + 1) * BLOCK]
+        assert len(ids) == BLOCK, f"block {block} of {len(self.tokens)} tokens is not full"
+        return (self.salt.encode() + b":" if block == 0 else b"") + array("i", ids).tobytes()
+
+
+@dataclass
+class Sequence:
+    """One open request as the test knows it. `room`: tokens still to be drawn.
+
+    `leans`: it read what others wrote, in `shared` whole blocks of theirs and perhaps in a copy.
+    """
+
+    name: str
+    tokens: list[int]
+    salt: str
+    room: int
+    seed: int = 0
+    computed: int = 0
+    shared: int = 0
+    leans: bool = False
+    private: bool = False
+    drawn: list[int] = field(default_factory=list)
+
+
+def make(
+    rows: int = 4,
+    budget: int = 16,
+    blocks: int = 100,
+    max_len: int = 1000,
+    cap: int = 0,
+    cache: CacheSection | None = None,
+    order: Order | None = None,
+) -> Scheduler:
+    limits = ScheduleSection(max_num_seqs=rows, max_num_batched_tokens=budget, long_prefill_token_threshold=cap)
+    return Scheduler(
+        limits, cache or CacheSection(), order or FirstComeFirstServed(), BlockPool(blocks + 1), BLOCK, max_len
+    )
+
+
+class Traffic:
+    """Requests with tokens; `step` plans, reads the plan as a runner would, computes in memory, and commits."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.open: dict[str, Sequence] = {}
+        self.over: dict[str, Sequence] = {}
+        self.seen: Counter[str] = Counter()
+        self.computed = 0
+        self.noticed: set[int] = set()
+        self._paths: dict[tuple[object, int], int] = {}
+        self._memory: dict[int, list[int]] = {}
+        self._tables: dict[int, list[int]] = {}
+        self._names: dict[int, str] = {}
+
+    def add(
+        self,
+        name: str,
+        prompt: Collection[int],
+        room: int = 3,
+        *,
+        salt: str = "",
+        seed: int = 0,
+        shared: bool = True,
+        **kind: object,
+    ) -> None:
+        sequence = Sequence(name, list(prompt), salt, min(room, self.scheduler.max_len - len(prompt)), seed)
+        keys = TokenKeys(sequence.tokens, salt) if shared else None
+        self.scheduler.add(NewRequest(name, len(prompt), room, keys=keys, **kind))  # type: ignore[arg-type]
+        self.open[name] = sequence
+
+    def abort(self, name: str) -> None:
+        self.scheduler.finish(name)
+        del self.open[name]
+
+    def preempt(self, name: str) -> None:
+        """Which of the open requests lost their blocks is read from the next plan."""
+        self.scheduler.preempt(name)
+        self.open[name].computed = 0
+
+    def step(
+        self, *, faulty: Callable[[Sequence], bool] | None = None, during: Callable[[], None] | None = None
+    ) -> StepPlan | None:
+        """One step in which every row that samples draws a token. `during` runs between plan and commit."""
+        plan = self.scheduler.plan()
+        if plan is None:
+            assert not self.open, f"nothing to do with {len(self.open)} open requests"
+            return None
+        self.read(plan)
+        bad = self._compute(plan, faulty)
+        if during is not None:
+            during()
+        generated: dict[int, int] = {}
+        finished: set[int] = set()
+        for row in plan.rows:
+            name = self.scheduler.request_at(row.row)
+            if name is None:
+                continue
+            sequence = self.open[name]
+            sequence.computed = row.start + row.count
+            if row.row in bad and row.sample:
+                self._fault(row.row, sequence, finished)
+            elif row.sample:
+                token = self._draw(sequence)
+                sequence.tokens.append(token)
+                sequence.drawn.append(token)
+                generated[row.row] = 1
+                sequence.room -= 1
+                if not sequence.room:
+                    finished.add(row.row)
+        names = {row: self.scheduler.request_at(row) for row in finished}
+        self.scheduler.commit(plan, generated, finished)
+        for name in names.values():
+            assert name is not None
+            self.over[name] = self.open.pop(name)
+            self.seen["finish"] += 1
+        self.scheduler.check()
+        return plan
+
+    def break_step(self, rows: int = 1) -> None:
+        """A step of which some rows are computed, but never committed; whether it scrubbed anything is unknown."""
+        plan = self.scheduler.plan()
+        assert plan is not None
+        computed, noticed = self.computed, set(self.noticed)
+        self.read(plan)
+        self.noticed = noticed
+        self._compute(replace(plan, rows=plan.rows[:rows]), None)
+        self.computed = computed
+        for sequence in self.open.values():
+            sequence.computed = 0
+
+    def run(self, most: int = 3000) -> int:
+        """Steps until nobody is left; returns how many."""
+        for steps in range(most):
+            if self.step() is None:
+                return steps
+        raise AssertionError(f"{len(self.open)} requests are still open after {most} steps")
+
+    def wipe(self) -> None:
+        """Nobody holds a block: what stands there from earlier is not to be relied on."""
+        for places in self._memory.values():
+            places[:] = [NOTHING] * BLOCK
+
+    def read(self, plan: StepPlan) -> None:
+        """What a runner does with a plan before it computes."""
+        limits = self.scheduler.limits
+        assert 0 < plan.num_tokens <= limits.max_num_batched_tokens
+        assert all(0 < row.count <= (limits.long_prefill_token_threshold or row.count) for row in plan.rows)
+        assert len({row.row for row in plan.rows}) == len(plan.rows) <= limits.max_num_seqs
+        for name in self.scheduler.preempted:
+            assert name in self.open
+            self.open[name].computed = 0
+            self.seen["preempt"] += 1
+        for row in plan.released:
+            del self._tables[row], self._names[row]
+        fresh: list[int] = []
+        for admission in plan.admitted:
+            assert admission.row not in self._tables, "a row is released before it is taken"
+            self._tables[admission.row] = []
+            self._names[admission.row] = admission.request_id
+            sequence = self.open[admission.request_id]
+            assert sequence.computed == 0 and not (sequence.private and admission.cached)
+            sequence.computed = admission.cached
+            sequence.shared, sequence.leans = admission.cached // BLOCK, admission.cached > 0
+            self.seen["hit"] += admission.cached > 0
+        for row, (blocks,) in plan.new_blocks.items():
+            begins = not self._tables[row]
+            self._tables[row] += blocks
+            fresh += blocks[self.open[self._names[row]].shared if begins else 0 :]
+        self._state_ops(plan, fresh)
+
+    def _state_ops(self, plan: StepPlan, fresh: list[int]) -> None:
+        assert len(set(fresh)) == len(fresh), "a block is handed out twice"
+        scrubbed = {op.target for op in plan.state_ops if op.kind == "scrub"}
+        missed = self.noticed.intersection(fresh) - scrubbed
+        assert not missed, f"bad blocks {missed} are handed out as they are"
+        assert scrubbed <= set(fresh)
+        self.noticed -= scrubbed
+        for op in plan.state_ops:
+            assert op.target in fresh
+            if op.kind == "copy":
+                self._memory[op.target] = list(self._memory[op.source])
+            else:
+                self._memory[op.target] = [NOTHING] * BLOCK
+            self.seen[op.kind] += 1
+
+    def _compute(self, plan: StepPlan, faulty: Callable[[Sequence], bool] | None) -> set[int]:
+        """All rows in order; returns those whose results are bad."""
+        bad: set[int] = set()
+        admitted = {admission.row for admission in plan.admitted}
+        for row in plan.rows:
+            sequence, table = self.open[self._names[row.row]], self._tables[row.row]
+            assert row.start == sequence.computed, f"{sequence.name}: starts at {row.start}, not {sequence.computed}"
+            assert row.sample == (row.start + row.count == len(sequence.tokens)), "drawn after the last known token"
+            spoilt = faulty is not None and faulty(sequence)
+            path: object = sequence.salt
+            for index in range(row.start + row.count):
+                path = self._paths.setdefault((path, sequence.tokens[index]), len(self._paths) + 1)
+                block, place = table[index // BLOCK], index % BLOCK
+                if index < row.start:
+                    there = self._memory[block][place]
+                    assert there in (path, BAD), f"{sequence.name}: {there} and not {path} stands at index {index}"
+                    if there == BAD:
+                        spoilt = True
+                        assert row.row not in admitted or block not in self.noticed, "a bad block is given to another"
+                else:
+                    assert isinstance(path, int)
+                    self._memory.setdefault(block, [NOTHING] * BLOCK)[place] = BAD if spoilt else path
+            if spoilt:
+                bad.add(row.row)
+            self.computed += row.count
+            self.seen["chunk"] += not row.sample
+        return bad
+
+    def _fault(self, row: int, sequence: Sequence, finished: set[int]) -> None:
+        again = self.scheduler.fault(row)
+        assert again == (sequence.leans and not sequence.private)
+        self.seen["fault again" if again else "fault"] += 1
+        self.noticed.update(self._tables[row][sequence.shared :])
+        if again:
+            sequence.private = True
+            sequence.computed = 0
+        else:
+            finished.add(row)
+
+    def _draw(self, sequence: Sequence) -> int:
+        """The same after the same tokens and seed, whatever else runs."""
+        return (sum(sequence.tokens) * 31 + len(sequence.tokens) * 7 + sequence.seed) % 3
