@@ -8,7 +8,7 @@ import pytest
 from tests.engine.fakes import BLOCK, POISON, FakeExecutable, draw, fake_encode, make_request
 
 from pelton.backends.backend import StepInputs, StepOutputs
-from pelton.core.plan import Admission, RowPlan, StateOp, StepPlan
+from pelton.core.plan import Admission, RowPlan, StepPlan
 from pelton.runner.rows import RowStates, ragged
 from pelton.runner.runner import Runner
 
@@ -115,20 +115,19 @@ def test_fewer_top_tokens_than_asked_for_are_no_tokens(monkeypatch: pytest.Monke
 
 def test_rows_grow_by_blocks_and_tokens() -> None:
     states = RowStates(2, 10, BLOCK)
-    states.take(1, [4, 5], fake_encode(make_request("a", [4, 5], 1).params, 0))
+    states.take(1, [4, 5], fake_encode(make_request("a", [4, 5], 1).params, 0, 0))
     states.append_blocks(1, (3,))
     states.append_blocks(1, (9, 2))
     states.append_token(1, 6)
     assert states.known(1).tolist() == [4, 5, 6] and states.tables[1].tolist() == [3, 9, 2]
     assert int(states.sampling["place"][1]) == 1
-    states.take(1, np.array([7], np.int32), fake_encode(make_request("b", [7], 1).params, 4))
+    states.take(1, np.array([7], np.int32), fake_encode(make_request("b", [7], 1).params, 4, 0))
     assert states.known(1).tolist() == [7] and states.num_blocks[1] == 0 and int(states.sampling["place"][1]) == 4
 
 
 @pytest.mark.parametrize(
     ("word", "changes"),
     [
-        ("state_ops", {"state_ops": (StateOp("copy", 1, 2),)}),
         ("masks", {"masks": (0,)}),
         ("repeat", {"repeat": 2}),
         ("drafted", {"rows": (RowPlan(0, 0, 1, drafted=1),)}),

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from tests.sampling.chi_square import fits
 
+from pelton.backends.backend import ALLOWED, EDIT, ONLY_ALLOWED, SEEN, Records
 from pelton.core.params import SamplingParams
-from pelton.sampling.choose import choose, scores
+from pelton.sampling.choose import choose, edit, scores
 from pelton.sampling.encode import encode
 from pelton.sampling.philox import gumbel
 
@@ -58,3 +59,51 @@ def test_without_logprobs_there_is_no_rank_and_no_list() -> None:
     token, logprob, rank, ids, logprobs = choose(LOGITS, encode(SamplingParams(temperature=0, seed=1), 0))
     assert (token, rank, ids, logprobs) == (1, 0, [], [])
     assert logprob == pytest.approx(2 - np.log(np.exp(LOGITS.astype(np.float64)).sum()))
+
+
+def edits(*entries: tuple[int, float, int, int]) -> Records:
+    return np.array(list(entries), EDIT)
+
+
+def test_edits_are_what_the_record_of_an_edit_says() -> None:
+    record = encode(SamplingParams(seed=1, repetition_penalty=2.0, frequency_penalty=0.5, presence_penalty=0.25), 0)
+    logits = np.array([1.0, -1.0, 1.0, 3.0, -1.0], np.float32)
+    found = edit(logits, record, edits((0, 0, 0, SEEN), (1, 0, 2, SEEN), (2, -5.0, 1, SEEN), (3, -np.inf, 9, SEEN)))
+    assert found.tolist() == [0.5, -2 - 1 - 0.25, -8 - 0.5 - 0.25, -np.inf, -1.0]
+    assert found.dtype == np.float32 and logits.tolist() == [1.0, -1.0, 1.0, 3.0, -1.0]
+    assert edit(logits, record, edits()) is logits
+
+
+def test_only_allowed_tokens_are_left() -> None:
+    record = encode(SamplingParams(seed=1, allowed_token_ids=[1, 3]), 0)
+    assert record["flags"] == ONLY_ALLOWED
+    found = edit(LOGITS, record, edits((1, 0, 0, ALLOWED), (2, 50.0, 0, 0), (3, 0.5, 0, ALLOWED)))
+    assert found.tolist() == [-np.inf, 2.0, -np.inf, 2.5, -np.inf, -np.inf]
+
+
+def test_greedy_takes_the_best_of_the_edited() -> None:
+    record = encode(SamplingParams(temperature=0, seed=1, logprobs=3), 0)
+    token, logprob, rank, ids, _ = choose(LOGITS, record, edits((1, -np.inf, 0, 0), (3, -1.5, 0, 0)))
+    assert (token, rank, ids) == (4, 3, [1, 3, 4])
+    assert logprob == pytest.approx(1 - np.log(np.exp(LOGITS.astype(np.float64)).sum()))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_no_token_is_left(temperature: float) -> None:
+    record = encode(SamplingParams(temperature=temperature, seed=1, allowed_token_ids=[2], logprobs=2), 0)
+    assert choose(LOGITS, record, edits((2, -np.inf, 0, ALLOWED))) == (-1, -np.inf, 0, [], [])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_the_only_token_left_is_drawn(temperature: float) -> None:
+    for seed in range(20):
+        record = encode(SamplingParams(temperature=temperature, seed=seed, allowed_token_ids=[2]), 0)
+        assert choose(LOGITS, record, edits((2, -100.0, 0, ALLOWED)))[0] == 2
+
+
+def test_a_known_token_is_told_and_not_drawn() -> None:
+    record = encode(SamplingParams(temperature=0, seed=1, logprobs=1), 0)
+    record["target"] = 0
+    token, logprob, rank, ids, _ = choose(LOGITS, record)
+    assert (token, rank, ids) == (0, 4, [1])
+    assert logprob == pytest.approx(0.5 - np.log(np.exp(LOGITS.astype(np.float64)).sum()))

@@ -3,26 +3,37 @@
 import numpy as np
 import pytest
 
-from pelton.backends.backend import SAMPLING
+from pelton.backends.backend import ONLY_ALLOWED, SAMPLING
 from pelton.core.params import MAX_SEED, SamplingParams
 from pelton.sampling.encode import encode
 
 
 def test_a_record_holds_the_request() -> None:
-    params = SamplingParams(temperature=0.5, top_p=0.25, top_k=7, min_p=0.125, seed=MAX_SEED, logprobs=4)
+    params = SamplingParams(
+        temperature=0.5,
+        top_p=0.25,
+        top_k=7,
+        min_p=0.125,
+        seed=MAX_SEED,
+        logprobs=4,
+        allowed_token_ids=[3],
+        repetition_penalty=1.5,
+        frequency_penalty=-0.25,
+        presence_penalty=2,
+    )
     record = encode(params, 9, child=2)
     assert record.dtype == SAMPLING
-    assert record.item() == (MAX_SEED, 0.5, 0.25, 0.125, 7, 9, 2, 4, 0)
+    assert record.item() == (MAX_SEED, 0.5, 0.25, 0.125, 7, 9, 2, 4, ONLY_ALLOWED, 1.5, -0.25, 2.0, -1)
 
 
 def test_off_is_neutral() -> None:
     record = encode(SamplingParams(seed=1, top_k=-1), 0)
-    assert record.item() == (1, 1.0, 1.0, 0.0, 0, 0, 0, -1, 0)
+    assert record.item() == (1, 1.0, 1.0, 0.0, 0, 0, 0, -1, 0, 1.0, 0.0, 0.0, -1)
 
 
 def test_a_record_is_as_long_as_the_native_one() -> None:
-    # uint64, three floats, top_k, place, child, logprobs, flags: no padding in C++ either.
-    assert SAMPLING.itemsize == 40
+    # uint64, three floats, top_k, place, child, logprobs, flags, three penalties, target: no padding in C++ either.
+    assert SAMPLING.itemsize == 56
 
 
 @pytest.mark.parametrize("temperature", [0, 0.0, 1e-9, 9.999999999e-6])

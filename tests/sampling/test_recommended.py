@@ -2,37 +2,31 @@
 
 import pytest
 
-from pelton.core.errors import CheckpointError
-from pelton.core.params import SamplingParams
-from pelton.sampling.recommended import default_params, recommendation_notes
+from pelton.sampling.recommended import recommendation_notes, recommended
 
 
 def test_what_is_recommended_takes_effect() -> None:
-    assert default_params({}) == SamplingParams()
-    assert default_params({"temperature": None, "top_p": 0.9}) == SamplingParams(top_p=0.9)
-    said = {"do_sample": True, "temperature": 0.5, "top_k": 7, "top_p": 0.8, "min_p": 0.1, "max_new_tokens": 9}
-    assert default_params(said) == SamplingParams(temperature=0.5, top_k=7, top_p=0.8, min_p=0.1, max_tokens=9)
+    assert recommended({}) == {}
+    assert recommended({"temperature": None, "top_p": 0.9}) == {"top_p": 0.9}
+    drawing = {"temperature": 0.5, "top_k": 7, "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.1}
+    said = {"do_sample": True, "max_new_tokens": 9, "min_new_tokens": 2, **drawing}
+    assert recommended(said) == {"max_tokens": 9, "min_tokens": 2, **drawing}
+    assert recommendation_notes(said) == ()
 
 
 def test_no_sampling_is_greedy() -> None:
-    assert default_params({"do_sample": False, "temperature": 0.9, "top_p": 0.6}) == SamplingParams(temperature=0)
+    said = {"do_sample": False, "temperature": 0.9, "top_p": 0.6, "repetition_penalty": 1.1}
+    assert recommended(said) == {"temperature": 0, "repetition_penalty": 1.1}
 
 
 def test_names_that_are_only_ours_are_not_obeyed() -> None:
     said = {"detokenize": "no", "stop": ["x"], "ignore_eos": True, "max_tokens": 1, "n": 3, "seed": 5, "logprobs": 2}
-    assert default_params(said) == SamplingParams()
+    assert recommended(said) == {}
     assert len(recommendation_notes(said)) == len(said)
 
 
-def test_defaults_that_no_request_could_have_are_the_checkpoints_fault() -> None:
-    with pytest.raises(CheckpointError, match=r"generation_config.json: temperature=-1"):
-        default_params({"temperature": -1})
-
-
 IGNORED: list[tuple[str, object]] = [
-    ("repetition_penalty", 1.1),
     ("no_repeat_ngram_size", 3),
-    ("min_new_tokens", 5),
     ("stop_strings", ["\n\n"]),
     ("bad_words_ids", [[5]]),
     ("typical_p", 0.9),

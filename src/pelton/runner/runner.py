@@ -1,25 +1,33 @@
-"""Runner: executes plans. Keeps each open request's tokens and sampling record; decides nothing.
+"""Runner: executes plans. Keeps each open request's tokens, sampling record and edits; decides nothing.
 
 Invariant: a preempted request's tokens are kept until it gets a row again, so its answer goes on as if nothing were.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from pelton.backends.backend import Executable, Int32, StepInputs, StepOutputs
+from pelton.backends.backend import FAULT_BAD_LOGITS, FAULT_NO_TOKEN, Executable, Int32, StepOutputs
 from pelton.core.params import SamplingParams
-from pelton.core.plan import RowResult, StepPlan, StepResult, TokenLogprobs
+from pelton.core.plan import RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
 from pelton.core.request import Request
-from pelton.runner.rows import RowStates, ragged
+from pelton.runner.gather import gather
+from pelton.runner.rows import RowStates
+from pelton.sampling.follow import follow
 
-Encode = Callable[[SamplingParams, int], np.void]
+Encode = Callable[[SamplingParams, int, int], np.void]
 
-FAULT = (
-    "The model's logits for this request contain NaN or infinity. "
-    "Its weights may be damaged; fetch or convert them again."
-)
+FAULTS: Mapping[int, str] = {
+    FAULT_BAD_LOGITS: (
+        "The model's logits for this request contain NaN or infinity. "
+        "Its weights may be damaged; fetch or convert them again."
+    ),
+    FAULT_NO_TOKEN: (
+        "No token is left to choose from: what the request allows (allowed_token_ids) and what it bans (words, and "
+        "whatever would end the answer too early) exclude all. Allow more, or ban less."
+    ),
+}
 
 
 @dataclass(slots=True)
@@ -32,7 +40,7 @@ class _Open:
 
 
 class Runner:
-    """Runs one plan at a time. `encode(params, place)` gives the SAMPLING record of a request's next draw."""
+    """Runs one plan at a time. `encode(params, place, child)` gives the SAMPLING record of a request's next draw."""
 
     def __init__(self, executable: Executable, states: RowStates, encode: Encode) -> None:
         self._executable = executable
@@ -58,7 +66,7 @@ class Runner:
         self._admit(plan)
         for row, (blocks,) in plan.new_blocks.items():
             self._rows.append_blocks(row, blocks)
-        return self._results(plan, self._executable.run(self._inputs(plan)))
+        return self._results(plan, self._executable.run(gather(plan, self._rows)))
 
     def _release(self, plan: StepPlan) -> None:
         for row in plan.released:
@@ -66,82 +74,77 @@ class Runner:
             if owner is not None:
                 preempted = self._open[owner]
                 preempted.row, preempted.parked = None, self._rows.known(row)
+            self._rows.drop(row)
 
     def _admit(self, plan: StepPlan) -> None:
         for admission in plan.admitted:
             entry = self._open[admission.request_id]
-            tokens = entry.request.prompt_token_ids if entry.parked is None else entry.parked
-            place = len(tokens) - len(entry.request.prompt_token_ids)
-            self._rows.take(admission.row, tokens, self._encode(entry.request.params, place))
+            request = entry.request
+            tokens = request.prompt_token_ids if entry.parked is None else entry.parked
+            output = tokens[len(request.prompt_token_ids) :]
+            record = self._encode(request.params, len(output), request.child)
+            wanted = request.params.prompt_logprobs if request.scores_prompt else None
+            edits = follow(request, [int(token) for token in output])
+            self._rows.take(admission.row, tokens, record, edits, -1 if wanted is None else wanted)
             self._owners[admission.row] = admission.request_id
             entry.row, entry.parked = admission.row, None
-
-    def _inputs(self, plan: StepPlan) -> StepInputs:
-        states = self._rows
-        rows = np.array([row.row for row in plan.rows])
-        starts = np.array([row.start for row in plan.rows])
-        counts = np.array([row.count for row in plan.rows])
-        sampled = np.array([row.sample for row in plan.rows])
-        run, offset = ragged(counts)
-        index = starts[run] + offset
-        blocks = -(-(starts + counts) // states.block_size)
-        table, entry = ragged(blocks)
-        ends = np.cumsum(counts)
-        return StepInputs(
-            tokens=states.tokens[rows[run], index],
-            positions=positions(index),
-            starts=starts.astype(np.int32),
-            counts=counts.astype(np.int32),
-            tables=states.tables[rows[table], entry],
-            table_offsets=np.concatenate([[0], np.cumsum(blocks)]).astype(np.int32),
-            logit_rows=(ends[sampled] - 1).astype(np.int32),
-            sampling=states.sampling[rows[sampled]],
-        )
 
     def _results(self, plan: StepPlan, outputs: StepOutputs) -> StepResult:
         results = []
         logit_row = 0
         tokens, faults = outputs.tokens.tolist(), outputs.faults.tolist()
         for row in plan.rows:
-            if not row.sample:
+            if row.scored:
+                results.append(self._scored(row, outputs, logit_row))
+                logit_row += row.scored + row.sample
+            elif not row.sample:
                 results.append(RowResult(row.row))
-                continue
-            if faults[logit_row]:
-                results.append(RowResult(row.row, fault=FAULT))
+            elif faults[logit_row]:
+                results.append(RowResult(row.row, fault=FAULTS[faults[logit_row]]))
+                logit_row += 1
             else:
                 self._rows.append_token(row.row, tokens[logit_row])
                 results.append(RowResult(row.row, (tokens[logit_row],), self._logprobs(row.row, outputs, logit_row)))
-            logit_row += 1
+                logit_row += 1
         return StepResult(tuple(results))
+
+    def _scored(self, row: RowPlan, outputs: StepOutputs, first: int) -> RowResult:
+        """The result of a row whose scored places begin at logit row `first`; any fault among its logits is its own."""
+        end = first + row.scored
+        (faulty,) = outputs.faults[first : end + row.sample].nonzero()
+        if len(faulty):
+            return RowResult(row.row, fault=FAULTS[int(outputs.faults[first + faulty[0]])])
+        wanted = int(self._rows.scored[row.row])
+        scores = tuple(_logprobs(outputs, logit_row, wanted) for logit_row in range(first, end))
+        if not row.sample:
+            return RowResult(row.row, scores=scores)
+        token = int(outputs.tokens[end])
+        self._rows.append_token(row.row, token)
+        return RowResult(row.row, (token,), self._logprobs(row.row, outputs, end), scores=scores)
 
     def _logprobs(self, row: int, outputs: StepOutputs, logit_row: int) -> tuple[TokenLogprobs, ...]:
         wanted = int(self._rows.sampling["logprobs"][row])
-        if wanted < 0:
-            return ()
-        top_ids = outputs.top_ids[logit_row, :wanted]
-        present = int(np.count_nonzero(top_ids >= 0))
-        return (
-            TokenLogprobs(
-                logprob=float(outputs.logprobs[logit_row]),
-                rank=int(outputs.ranks[logit_row]),
-                top_ids=tuple(top_ids[:present].tolist()),
-                top_logprobs=tuple(outputs.top_logprobs[logit_row, :present].tolist()),
-            ),
-        )
+        return () if wanted < 0 else (_logprobs(outputs, logit_row, wanted),)
+
+
+def _logprobs(outputs: StepOutputs, logit_row: int, wanted: int) -> TokenLogprobs:
+    """What one logit row tells, with its `wanted` most likely tokens, or as many as there are."""
+    top_ids = outputs.top_ids[logit_row, :wanted]
+    present = int(np.count_nonzero(top_ids >= 0))
+    return TokenLogprobs(
+        logprob=float(outputs.logprobs[logit_row]),
+        rank=int(outputs.ranks[logit_row]),
+        top_ids=tuple(top_ids[:present].tolist()),
+        top_logprobs=tuple(outputs.top_logprobs[logit_row, :present].tolist()),
+    )
 
 
 def _expect_built(plan: StepPlan) -> None:
     """Asserts that the plan asks for nothing that only its record has so far."""
     asked = {
-        "state_ops": bool(plan.state_ops),
         "masks": bool(plan.masks),
         "repeat": plan.repeat != 1,
         "drafted": any(row.drafted for row in plan.rows),
     }
     unbuilt = [name for name, wanted in asked.items() if wanted]
     assert not unbuilt, f"a plan has {', '.join(unbuilt)}, which the runner does not carry out yet"
-
-
-def positions(index: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Int32:
-    """Rotary coordinates [T] of the tokens at these indices: the indices themselves."""
-    return index.astype(np.int32)

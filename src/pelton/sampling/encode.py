@@ -15,6 +15,7 @@ def encode(params: SamplingParams, place: int, child: int = 0) -> np.void:
     assert params.seed is not None, "a request without a seed has reached the runner"
     record: np.void = np.zeros(1, SAMPLING)[0]
     record["seed"] = params.seed
+    record["target"] = -1
     record["place"] = place
     record["child"] = child
     record["logprobs"] = -1 if params.logprobs is None else params.logprobs

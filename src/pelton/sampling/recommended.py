@@ -1,14 +1,20 @@
-"""What a model's generation_config recommends: SamplingParams for requests without any, and what of it is not done.
+"""What a model's generation_config recommends, as SamplingParams' fields, and what of it is not done.
 
 Invariant: a field takes effect, or changes nothing, or is told in a note.
 """
 
 from collections.abc import Mapping
 
-from pelton.core.errors import CheckpointError, RequestError
-from pelton.core.params import DRAWING, GREEDY, SamplingParams
+from pelton.core.params import DRAWING, GREEDY, PENALTIES
+from pelton.sampling.refused import REFUSED, asks_nothing
 
-TAKEN = ("do_sample", "max_new_tokens", *DRAWING)
+# Key -> the field of SamplingParams that it sets.
+FIELDS: Mapping[str, str] = {
+    **{name: name for name in (*DRAWING, *PENALTIES)},
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+}
+SWITCH = "do_sample"  # false: the likeliest token always, whatever is said of drawing
 
 # Token ids (read with the special tokens), bookkeeping, how beam searches and assistants work, and `max_length`, which
 # stands for the context that max_model_len is about.
@@ -22,41 +28,23 @@ HARMLESS = frozenset(
     "assistant_lookbehind target_lookbehind assistant_ensemble_weight speculation_type "
     "continuous_batching_config".split()
 )
-# Values with which a field changes nothing; None, False and what is empty never do.
-NEUTRAL: Mapping[str, tuple[float, ...]] = {
+# Values with which a key changes nothing; None, False and what is empty never do.
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    **{name: refusal.neutral or () for name, refusal in REFUSED.items()},
     "encoder_no_repeat_ngram_size": (0,),
-    "encoder_repetition_penalty": (1,),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-    "guidance_scale": (1,),
     "min_length": (0,),
-    "min_new_tokens": (0,),
-    "no_repeat_ngram_size": (0,),
     "num_beam_groups": (1,),
-    "num_beams": (1,),
     "num_return_sequences": (1,),
-    "penalty_alpha": (0,),
-    "repetition_penalty": (1,),
-    "typical_p": (1,),
 }
 
 
-def default_params(generation_config: Mapping[str, object]) -> SamplingParams:
-    """SamplingParams with what the model recommends; a missing or null key leaves the general default.
-
-    `do_sample` false means the likeliest token always, whatever is said of drawing; `max_new_tokens` is max_tokens.
-    Raises CheckpointError for a recommendation that no request could have.
-    """
+def recommended(generation_config: Mapping[str, object]) -> dict[str, object]:
+    """SamplingParams' fields with what is recommended, unchecked; a missing or null key leaves the general default."""
     said = {name: value for name, value in generation_config.items() if value is not None}
-    values = {name: said[name] for name in DRAWING if name in said}
-    if said.get("do_sample") is False:
-        values = {**GREEDY}
-    if "max_new_tokens" in said:
-        values["max_tokens"] = said["max_new_tokens"]
-    try:
-        return SamplingParams(**values)  # type: ignore[arg-type]
-    except RequestError as error:
-        raise CheckpointError(f"generation_config.json: {error.cause}", "Correct it or remove the key.") from error
+    values = {field: said[name] for name, field in FIELDS.items() if name in said}
+    if said.get(SWITCH) is False:
+        values = {**{name: value for name, value in values.items() if name not in DRAWING}, **GREEDY}
+    return values
 
 
 def recommendation_notes(generation_config: Mapping[str, object]) -> tuple[str, ...]:
@@ -64,5 +52,6 @@ def recommendation_notes(generation_config: Mapping[str, object]) -> tuple[str, 
     return tuple(
         f"The model's generation_config recommends {name}={value!r}, which is not supported and was ignored."
         for name, value in sorted(generation_config.items())
-        if name not in HARMLESS and name not in TAKEN and value and value not in NEUTRAL.get(name, ())
+        if name not in HARMLESS and name not in FIELDS and name != SWITCH
+        if not asks_nothing(value, NEUTRAL.get(name, ()))
     )

@@ -7,13 +7,14 @@ import numpy as np
 
 from pelton.core.needs import Needs
 from pelton.core.params import SamplingParams
-from pelton.sampling.step import Logits, kept
+from pelton.sampling.edits import Edits
+from pelton.sampling.step import History, Logits, kept
 
 
 class MinP:
     """Keeps p >= min_p * p_max, that is x >= x_max + log(min_p); the most likely token always stays."""
 
-    stage: ClassVar[int] = 9
+    stage: ClassVar[float] = 9
     moves_argmax: ClassVar[bool] = False
     needs: ClassVar[Needs] = Needs()
 
@@ -23,6 +24,9 @@ class MinP:
     def encode(self, params: SamplingParams, record: np.void) -> None:
         record["min_p"] = params.min_p
 
-    def apply(self, logits: Logits, params: SamplingParams) -> Logits:
+    def edit(self, params: SamplingParams, history: History, edits: Edits, known: int) -> None:
+        """Nothing: the record says it all."""
+
+    def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         least = float(logits.max()) + math.log(params.min_p)
         return kept(logits, logits.astype(np.float64) >= least)

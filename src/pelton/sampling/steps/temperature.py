@@ -6,7 +6,8 @@ import numpy as np
 
 from pelton.core.needs import Needs
 from pelton.core.params import SamplingParams
-from pelton.sampling.step import Logits
+from pelton.sampling.edits import Edits
+from pelton.sampling.step import History, Logits
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -14,7 +15,7 @@ LARGEST = float(np.finfo(np.float32).max)
 class Temperature:
     """x / temperature in the logits' own precision. A record's 0 says greedy."""
 
-    stage: ClassVar[int] = 8
+    stage: ClassVar[float] = 8
     moves_argmax: ClassVar[bool] = False
     needs: ClassVar[Needs] = Needs()
 
@@ -24,6 +25,9 @@ class Temperature:
     def encode(self, params: SamplingParams, record: np.void) -> None:
         record["temperature"] = 0.0 if params.greedy else min(params.temperature, LARGEST)
 
-    def apply(self, logits: Logits, params: SamplingParams) -> Logits:
+    def edit(self, params: SamplingParams, history: History, edits: Edits, known: int) -> None:
+        """Nothing: the record says it all."""
+
+    def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         with np.errstate(over="ignore"):  # whoever draws looks at the maximum
             return logits / logits.dtype.type(min(params.temperature, LARGEST))

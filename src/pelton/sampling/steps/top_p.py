@@ -6,7 +6,8 @@ import numpy as np
 
 from pelton.core.needs import Needs
 from pelton.core.params import SamplingParams
-from pelton.sampling.step import Logits, kept
+from pelton.sampling.edits import Edits
+from pelton.sampling.step import History, Logits, kept
 
 SMALLEST = float(np.finfo(np.float32).tiny)
 
@@ -18,7 +19,7 @@ class TopP:
     while the mass up to and including it is at most 1 - top_p. The mass is that of the tokens other steps have left.
     """
 
-    stage: ClassVar[int] = 11
+    stage: ClassVar[float] = 11
     moves_argmax: ClassVar[bool] = False
     needs: ClassVar[Needs] = Needs()
 
@@ -28,7 +29,10 @@ class TopP:
     def encode(self, params: SamplingParams, record: np.void) -> None:
         record["top_p"] = max(params.top_p, SMALLEST)
 
-    def apply(self, logits: Logits, params: SamplingParams) -> Logits:
+    def edit(self, params: SamplingParams, history: History, edits: Edits, known: int) -> None:
+        """Nothing: the record says it all."""
+
+    def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         order = np.argsort(-logits, kind="stable")
         mass = np.exp(logits[order].astype(np.float64) - float(logits.max()))
         total = np.cumsum(mass)
