@@ -53,6 +53,19 @@ def test_the_end_itself_can_complete_a_stop_string() -> None:
     assert output.stop == "a\ufffd"
 
 
+def test_the_first_tokens_complete_no_stop_string() -> None:
+    for groups in ([[A, B], [A, B, A, B]], [[A], [B], [A], [B], [A], [B]], [[A, B, A, B, A, B]]):
+        output = OutputText(TINY, stops=["ab"], min_tokens=4)
+        pieces = [output.push(group) for group in groups]
+        assert "".join(piece.delta for piece in pieces) == "abab" and pieces[-1].stop == "ab"
+        assert sum(piece.kept for piece in pieces) == 6
+    output = OutputText(TINY, stops=["bab"], min_tokens=3)
+    assert output.push([A, B, A, B]) == TextPiece("a", "bab", 4), "one may begin in them"
+    output = OutputText(TINY, stops=["a\ufffd"], min_tokens=3)
+    assert output.push([HE, A, TINY.encode("\u00e9")[0]]) == TextPiece("he", None, 3)
+    assert output.finish() == TextPiece("a\ufffd", None, 0)
+
+
 @given(st.lists(IDS, max_size=25), st.lists(st.integers(1, 6), max_size=25), STOPS, st.booleans(), st.booleans())
 def test_grouping_changes_nothing(
     ids: list[int], sizes: list[int], stops: list[str], include: bool, skip: bool

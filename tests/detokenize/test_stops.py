@@ -90,3 +90,28 @@ def test_each_character_is_looked_at_once() -> None:
     for _ in range(40_000):
         search.feed("a")
     assert search.feed("b")[1] is not None
+
+
+@given(PIECES, STOPS, st.integers(0, 12))
+def test_what_ends_too_early_is_no_match_but_may_begin_one(pieces: list[str], stops: list[str], early: int) -> None:
+    """The oracle: of all occurrences that end in a late enough piece the one that ends first, ties by list order."""
+    search = StopStrings(stops)
+    seen, border, given_out, found = "", 0, "", None
+    for number, piece in enumerate(pieces):
+        text, found = search.feed(piece, ends=number >= early)
+        given_out += text
+        seen += piece
+        border = len(seen) if number < early else border
+        ends = [
+            (start + len(stop), order)
+            for order, stop in enumerate(stops)
+            for start in range(len(seen))
+            if seen.startswith(stop, start) and start + len(stop) > border
+        ]
+        if not ends:
+            assert found is None and given_out == seen[: len(seen) - may_begin_a_stop(seen, stops)]
+            continue
+        end, order = min(ends)
+        assert found == stops[order] and given_out == seen[: end - len(stops[order])]
+        return
+    assert given_out + search.finish() == seen

@@ -5,19 +5,20 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from tests.engine.fakes import EOS, VOCAB, FakeExecutable, byte_tokenizer, make_engine
+from tests.engine.fakes import EOS, VOCAB, FakeExecutable, byte_tokenizer, held, make_engine
 
 from pelton.checkpoint.special_tokens import SpecialTokens
 from pelton.core.config import EngineConfig
-from pelton.core.params import SamplingParams
-from pelton.engine.build import Parts
+from pelton.engine.build import EngineParts, Parts
+from pelton.engine.front import Front
 from pelton.engine.llm import LLM
-from pelton.engine.prompts import PromptLimits, RequestMaker
+from pelton.engine.prompts import PromptLimits
 from pelton.engine.session import Session
 from pelton.kv.pool import BlockPool
+from pelton.sampling.effective import Defaults, effective
 
 TEMPLATE = (
     "{% for m in messages %}<start>{{ m.role }}:{{ m.content }}<end>{% endfor %}"
@@ -33,6 +34,11 @@ class FakeLLM:
     executable: FakeExecutable
     pool: BlockPool
     session: Session
+
+    @property
+    def held(self) -> int:
+        """KV blocks that requests use."""
+        return held(self.session.engine)
 
 
 @pytest.fixture(scope="session")
@@ -53,27 +59,21 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fake_llm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeLLM]:
     """Makes a FakeLLM; settings are those of make_engine."""
 
-    def make(**sizes: int) -> FakeLLM:
+    def make(**sizes: Any) -> FakeLLM:
         engine, executable, pool = make_engine(**sizes)
         tokenizer = byte_tokenizer()
         session = Session(engine, tokenizer)
-        checkpoint = SimpleNamespace(chat_template=TEMPLATE, special_tokens=SpecialTokens())
 
         def build(config: EngineConfig) -> Parts:
-            limits = PromptLimits(VOCAB, engine.max_len, frozenset({EOS}))
+            limits = PromptLimits(VOCAB, engine.scheduler.max_len, frozenset({EOS}))
             opened = ExitStack()
             opened.callback(executable.close)
-            return Parts(
-                session=session,
-                requests=RequestMaker(tokenizer, limits, engine.clock, config.seed),
-                tokenizer=tokenizer,
-                default_params=SamplingParams(max_tokens=3),
-                report=None,  # type: ignore[arg-type]
-                checkpoint=checkpoint,  # type: ignore[arg-type]
-                executable=executable,
-                config=config,
-                opened=opened,
-            )
+            defaults = Defaults({"max_tokens": 3}, {"max_tokens": "generation_config"})
+            params, tokens = effective({}, defaults).params, SpecialTokens()
+            front = Front(tokenizer, defaults, params, tokens, config, chat_template=TEMPLATE)
+            report: Any = None
+            inner = EngineParts(engine, executable, report, limits, config, opened)
+            return Parts(session, front.maker(limits, engine.clock), front, report, inner)
 
         monkeypatch.setattr("pelton.engine.llm.build", build)
         return FakeLLM(LLM("fake", seed=7), executable, pool, session)

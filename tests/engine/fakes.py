@@ -1,12 +1,15 @@
 """Doubles for engine tests: an executable whose tokens hash what it reads through block tables, and a tokenizer."""
 
+from typing import Any
+
 import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from pelton.backends.backend import SAMPLING, BlockOps, StepInputs, StepOutputs
+from pelton.backends.backend import COPY, FAULT_BAD_LOGITS, SAMPLING, SCRUB, BlockOps, StepInputs, StepOutputs
 from pelton.core.clock import FakeClock
-from pelton.core.config import ScheduleSection
+from pelton.core.config import CacheSection, ScheduleSection
 from pelton.core.counters import Counters
 from pelton.core.params import SamplingParams
 from pelton.core.request import Request
@@ -26,18 +29,27 @@ EMPTY = -7
 MASK = (1 << 64) - 1
 
 
-def draw(tokens: list[int], seed: int, place: int) -> int:
+def draw(tokens: list[int], seed: int, place: int, child: int = 0) -> int:
     """The next token of a sequence: any change of a token, its place, the seed or the place drawn for changes it."""
-    state = seed * 0x9E3779B97F4A7C15 + place
+    state = seed * 0x9E3779B97F4A7C15 + place + child * 0xD1B54A32D192ED03
     for index, token in enumerate(tokens):
         state = ((state ^ (token + 1) * (2 * index + 1)) * 0x100000001B3 + 0x51ED270B) & MASK
     return (state >> 33) % 251  # 0 .. 250: never an end token
 
 
+def score(tokens: list[int], target: int) -> float:
+    """The log-probability of `target` behind a sequence."""
+    return -((draw(tokens, 0, 0) + target) % 199 + 1) / 8
+
+
 class FakeExecutable:
-    """Keeps token ids where K and V would be; a wrong table, slot, start or position gives other tokens, or fails."""
+    """Keeps token ids where K and V would be; a wrong table, slot, start or position gives other tokens, or fails.
+
+    Who reads a block in `damaged` has NaN logits. A block is damaged until it is scrubbed.
+    """
 
     block_bytes = 1000
+    activation_bytes = 1 << 20
 
     def __init__(self, blocks: int, budget: int) -> None:
         self.budget = budget
@@ -45,6 +57,8 @@ class FakeExecutable:
         self.largest = 0
         self.broken = False
         self.closed = False
+        self.damaged: set[int] = set()
+        self.computed = 0
         self.allocate(blocks)
 
     def allocate(self, blocks: int) -> None:
@@ -55,10 +69,13 @@ class FakeExecutable:
             raise RuntimeError("broken")
         self.steps += 1
         self.largest = max(self.largest, len(inputs.tokens))
+        self.computed += len(inputs.tokens)
+        self._move(inputs)
         assert 0 < len(inputs.tokens) <= self.budget and len(inputs.logit_rows) == len(inputs.sampling)
         for name in ("tokens", "positions", "starts", "counts", "tables", "table_offsets", "logit_rows"):
             assert inputs.__getattribute__(name).dtype == np.int32, name
         paths: dict[int, list[int]] = {}
+        bad: set[int] = set()
         first = 0
         for number, (start, count) in enumerate(zip(inputs.starts.tolist(), inputs.counts.tolist(), strict=True)):
             table = inputs.tables[inputs.table_offsets[number] : inputs.table_offsets[number + 1]].tolist()
@@ -71,26 +88,49 @@ class FakeExecutable:
             assert EMPTY not in path, "a token is read that was never written"
             for place in range(count):
                 paths[first + place] = path[: start + place + 1]
+                if POISON in paths[first + place] or self.damaged & set(table[: (start + place) // BLOCK + 1]):
+                    bad.add(first + place)
             first += count
         assert first == len(inputs.tokens)
-        return self._draw([paths[place] for place in inputs.logit_rows.tolist()], inputs)
+        rows = inputs.logit_rows.tolist()
+        faults = np.array([FAULT_BAD_LOGITS * (place in bad) for place in rows], np.int32)
+        return self._draw([paths[place] for place in rows], inputs, faults)
 
-    def _draw(self, paths: list[list[int]], inputs: StepInputs) -> StepOutputs:
+    def _move(self, inputs: StepInputs) -> None:
+        """Carries out the copying and scrubbing of blocks."""
+        for kind, source, target in [] if inputs.block_ops is None else inputs.block_ops.tolist():
+            if kind == COPY:
+                assert source not in self.damaged
+                self.memory[target] = self.memory[source]
+            else:
+                assert kind == SCRUB
+                self.memory[target] = EMPTY
+                self.damaged.discard(target)
+
+    def _draw(self, paths: list[list[int]], inputs: StepInputs, faults: NDArray[np.int32]) -> StepOutputs:
         records = inputs.sampling
         width = max([0, *records["logprobs"].tolist()])
-        tokens = [draw(path, int(one["seed"]), int(one["place"])) for path, one in zip(paths, records, strict=True)]
+        tokens, logprobs = [], []
+        for path, one in zip(paths, records, strict=True):
+            seed, place, child, target = (int(one[name]) for name in ("seed", "place", "child", "target"))
+            token = draw(path, seed, place, child) if target < 0 else target
+            tokens.append(token)
+            logprobs.append(-(token + 1) / 8 if target < 0 else score(path, target))
         ids = np.array(tokens, np.int32)
         return StepOutputs(
             tokens=ids,
-            logprobs=-(ids.astype(np.float32) + 1) / 8,
+            logprobs=np.array(logprobs, np.float32),
             ranks=ids % 3 + 1,
-            faults=np.array([POISON in path for path in paths], np.int32),
+            faults=faults,
             top_ids=(ids[:, None] + np.arange(width, dtype=np.int32)) % VOCAB,
             top_logprobs=np.broadcast_to(-1 - np.arange(width, dtype=np.float32), (len(ids), width)),
         )
 
     def blocks(self) -> BlockOps:
         raise NotImplementedError
+
+    def labels(self) -> tuple[str, ...]:
+        return ()
 
     def counters(self) -> dict[str, int]:
         return {"steps": self.steps}
@@ -99,30 +139,38 @@ class FakeExecutable:
         self.closed = True
 
 
-def fake_encode(params: SamplingParams, place: int) -> np.void:
+def fake_encode(params: SamplingParams, place: int, child: int) -> np.void:
     record = np.zeros((), SAMPLING)
-    record["seed"], record["place"] = params.seed, place
+    record["seed"], record["place"], record["child"] = params.seed, place, child
     record["logprobs"] = -1 if params.logprobs is None else params.logprobs
+    record["target"], record["repetition"] = -1, 1
     return record[()]
 
 
-def expected(prompt: list[int], seed: int, count: int) -> list[int]:
+def expected(prompt: list[int], seed: int, count: int, child: int = 0) -> list[int]:
     """What an undisturbed request draws."""
     tokens = list(prompt)
     for place in range(count):
-        tokens.append(draw(tokens, seed, place))
+        tokens.append(draw(tokens, seed, place, child))
     return tokens[len(prompt) :]
 
 
 def make_engine(
-    *, rows: int = 8, budget: int = 64, blocks: int = 200, max_len: int = 400, cap: int = 0
+    *, rows: int = 8, budget: int = 64, blocks: int = 200, max_len: int = 400, cap: int = 0, prefixes: bool = True
 ) -> tuple[Engine, FakeExecutable, BlockPool]:
     limits = ScheduleSection(max_num_seqs=rows, max_num_batched_tokens=budget, long_prefill_token_threshold=cap)
+    cache = CacheSection(enable_prefix_caching=prefixes)
     pool = BlockPool(blocks + 1)
-    scheduler = Scheduler(limits, FirstComeFirstServed(), pool, BLOCK, max_len)
+    scheduler = Scheduler(limits, cache, FirstComeFirstServed(), pool, BLOCK, max_len)
     executable = FakeExecutable(blocks + 1, budget)
     runner = Runner(executable, RowStates(rows, scheduler.max_len, BLOCK), fake_encode)
-    return Engine(scheduler, runner, FakeClock(), Counters()), executable, pool
+    return Engine(scheduler, runner, FakeClock(), Counters(), BLOCK), executable, pool
+
+
+def held(engine: Engine) -> int:
+    """KV blocks that requests use."""
+    stats = engine.scheduler.stats()
+    return round(stats.kv_usage * stats.kv_blocks)
 
 
 def make_request(
@@ -130,12 +178,13 @@ def make_request(
     prompt: list[int],
     count: int,
     *,
-    seed: int = 1,
     stops: frozenset[int] = frozenset(),
-    logprobs: int | None = None,
+    salt: str = "",
+    **params: Any,
 ) -> Request:
-    params = SamplingParams(seed=seed, max_tokens=count, logprobs=logprobs)
-    return Request(name, tuple(prompt), params, stops, count, arrival=0.0)
+    """`params` are fields of SamplingParams; seed 1 where none is given."""
+    chosen = SamplingParams(**{"seed": 1, "max_tokens": count, **params})
+    return Request(name, tuple(prompt), chosen, stops, count, arrival=0.0, cache_salt=salt)
 
 
 def byte_tokenizer() -> Tokenizer:

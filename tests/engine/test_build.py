@@ -4,8 +4,10 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from pytest import LogCaptureFixture
 
@@ -13,9 +15,11 @@ from pelton.core.clock import FakeClock
 from pelton.core.config import resolve
 from pelton.core.errors import CapacityError, CheckpointError, RequestError, SettingError, UnknownNameError
 from pelton.core.params import SamplingParams
-from pelton.engine.build import build
+from pelton.engine.build import build, build_engine
+from pelton.engine.front import build_front
 from pelton.engine.llm import LLM
 from pelton.engine.report import Phases, StartReport
+from pelton.engine.session import Session
 from pelton.kv import KV_CODECS
 from pelton.program.states import KVSpec
 
@@ -47,7 +51,7 @@ def test_what_the_checkpoint_says_is_taken(tiny_model: Path) -> None:
         parts = llm._parts
         ends = parts.requests.make("hi", GREEDY).stop_token_ids
         assert ends == {256, 257}, "the end tokens of generation_config"
-        assert llm.get_tokenizer() is parts.tokenizer
+        assert llm.get_tokenizer() is parts.front.tokenizer
 
 
 def test_the_report_tells_sizes_and_what_was_rounded(tiny_model: Path) -> None:
@@ -61,7 +65,7 @@ def test_the_report_tells_sizes_and_what_was_rounded(tiny_model: Path) -> None:
     assert report.dtype == "bfloat16" and [note for note in report.notes if "rounded to bf16" in note]
     assert [name for name, _ in report.phases] == ["open", "tokenizer", "program", "compile", "cache"]
     text = "\n".join(report.lines())
-    for part in (str(tiny_model), "41 blocks of 32 tokens", "1280 tokens, at most 1024 per request", "1 threads"):
+    for part in (str(tiny_model), "41 blocks of 32 tokens: 1280 tokens, at most 1024 per request", "1 threads"):
         assert part in text
 
 
@@ -76,7 +80,72 @@ def test_phases_are_timed_by_the_clock() -> None:
     assert phases.taken == (("one", 2.0), ("two", 1.0))
     report = StartReport("m", 1 << 20, "bfloat16", 11, 1 << 20, 32, 320, "cpu", "avx2", 2, phases.taken)
     assert report.seconds == 3.0
-    assert "3.00 s (one 2.00, two 1.00)" in report.lines()[3] and "11.0 MiB when full: 320 tokens" in report.lines()[1]
+    assert report.lines()[-1] == "start    3.00 s (one 2.00, two 1.00)"
+
+
+def test_the_report_tells_what_fits() -> None:
+    sizes = {"activation_bytes": 3 << 20, "max_num_seqs": 7}
+    report = StartReport("m", 1 << 20, "bfloat16", 641, 1 << 20, 32, 4096, "cpu", "avx2", 2, (), **sizes)  # type: ignore[arg-type]
+    lines = report.lines()
+    assert "memory   weights 1.0 MiB, KV 641.0 MiB when full, activations at most 3.0 MiB" in lines
+    assert "kv       641 blocks of 32 tokens: 20480 tokens, at most 4096 per request" in lines
+    assert "room     concurrency: 5.0x of 4096 tokens, 20.0x of 1024 tokens; max_num_seqs 7" in lines
+    assert report.concurrency(33) == 320
+    short = replace(report, max_model_len=320)
+    assert "room     concurrency: 64.0x of 320 tokens; max_num_seqs 7" in short.lines()
+
+
+def test_report_and_limits_can_be_sent_to_another_process(tiny_model: Path) -> None:
+    parts = build_engine(resolve(str(tiny_model), {"num_blocks": 10}))
+    parts.close()
+    for one in (parts.report, parts.limits):
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=type(one)) == one
+    assert parts.report.activation_bytes > 0 and parts.notes == parts.report.notes
+
+
+def test_front_and_engine_stand_each_without_the_other(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = resolve(str(tiny_model), {"num_blocks": 40, "dtype": "float32"})
+    with monkeypatch.context() as patch:
+        patch.setattr("pelton.engine.build.open_checkpoint", None)
+        front = build_front(config)
+    assert front.template().render([{"role": "user", "content": "hi"}]).startswith("<start>user:hi<end>")
+    with monkeypatch.context() as patch:
+        patch.setattr("pelton.engine.front.build_tokenizer", None)
+        inner = build_engine(config)
+    assert front.fit(inner.limits) == () and inner.limits.max_len == 1024 and inner.limits.end_ids == {256, 257}
+    session = Session(inner.engine, front.tokenizer)
+    (answer,) = session.start([front.maker(inner.limits, inner.engine.clock).make("hello", GREEDY)])
+    while session.unfinished([answer]):
+        pass
+    inner.close()
+    inner.close()
+    with LLM(str(tiny_model), num_blocks=40, dtype="float32") as llm:
+        assert llm.generate("hello", GREEDY, use_tqdm=False)[0].outputs == answer.output().outputs
+
+
+def test_where_defaults_come_from_is_told(tiny_model: Path) -> None:
+    with LLM(str(tiny_model), num_blocks=40, override_generation_config='{"top_k": 3}') as llm:
+        params, origins = llm.get_default_sampling_params(), llm.explain_sampling().origins
+        assert (params.temperature, params.top_k, params.max_tokens, params.top_p) == (0.5, 3, 9, 1.0)
+        assert {name: origins[name] for name in ("temperature", "top_k", "max_tokens", "top_p")} == {
+            "temperature": "generation_config",
+            "top_k": "flag",
+            "max_tokens": "generation_config",
+            "top_p": "default",
+        }
+        explained = llm.explain_sampling({"temperature": 0.1})
+        assert (explained.params.temperature, explained.params.top_k) == (0.1, 3)
+        assert (explained.origins["temperature"], explained.origins["top_k"]) == ("request", "flag")
+        explained = llm.explain_sampling(GREEDY)
+        assert explained.params == GREEDY and explained.origins["temperature"] == "request"
+        assert explained.origins["top_k"] == "default", "params stand for themselves"
+        with pytest.raises(RequestError, match="top_p"):
+            llm.explain_sampling({"top_p": 7})
+    with LLM(str(tiny_model), num_blocks=40, generation_config="none") as llm:
+        assert llm.get_default_sampling_params() == SamplingParams()
+    for text, words in (("{", "is no JSON"), ('{"top_p": 7}', "top_p=7"), ('{"top_q": 1}', "Did you mean top_")):
+        with pytest.raises(SettingError, match=f"override_generation_config.*{words}"):
+            build_front(resolve(str(tiny_model), {"override_generation_config": text}))
 
 
 def test_a_cache_too_small_is_refused_or_shortens_the_length(tiny_model: Path) -> None:
@@ -151,12 +220,12 @@ def test_another_tokenizer_can_be_named(tiny_model: Path) -> None:
 def test_notes_are_in_the_report_and_in_the_log(tiny_model: Path, tmp_path: Path, caplog: LogCaptureFixture) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
-    for name, extra in (("config.json", {"zeta_gate": 1}), ("generation_config.json", {"repetition_penalty": 1.3})):
+    for name, extra in (("config.json", {"zeta_gate": 1}), ("generation_config.json", {"no_repeat_ngram_size": 3})):
         said = json.loads((folder / name).read_text())
         (folder / name).write_text(json.dumps({**said, **extra}))
     with LLM(str(folder), num_blocks=10) as llm:
         notes = llm.report.notes
-    for words in ("'zeta_gate'", "repetition_penalty=1.3", "F32 matrices rounded to bf16", "holds no more"):
+    for words in ("'zeta_gate'", "no_repeat_ngram_size=3", "F32 matrices rounded to bf16", "holds no more"):
         assert sum(words in note for note in notes) == 1, words
     assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
         ("pelton", "WARNING", note) for note in notes
@@ -177,7 +246,7 @@ def test_a_forked_process_is_told(tiny_model: Path) -> None:
     code = (
         "import os, sys\nfrom pelton import LLM\nfrom pelton.core.errors import BackendError\n"
         "llm = LLM(sys.argv[1], num_blocks=40, threads=2)\nstream = llm.stream('hi')\nnext(stream)\n"
-        "lock = llm._parts.tokenizer._lock\nlock.acquire()\n"  # as if another thread were tokenizing
+        "lock = llm._parts.front.tokenizer._lock\nlock.acquire()\n"  # as if another thread were tokenizing
         "child = os.fork()\n"
         "if not child:\n"
         "    told = 0\n"

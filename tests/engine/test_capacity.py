@@ -1,5 +1,7 @@
 """Sizes of the KV cache: by number, by bytes, by demand; cuts are said, refusals say what would fit."""
 
+from dataclasses import replace
+
 import pytest
 
 from pelton.core.config import CacheSection
@@ -8,27 +10,31 @@ from pelton.engine.capacity import CacheDemand, CacheSize, size_cache
 
 BLOCK_BYTES = 1 << 20
 GIB = 1 << 30
+NONE_KEPT = CacheSection(enable_prefix_caching=False)
 
 
 def demand(asked: int | None = None, rows: int = 4, free: int = 64 * GIB, context: int = 1000) -> CacheDemand:
     return CacheDemand(context, asked, rows, 32, BLOCK_BYTES, free)
 
 
-def test_default_is_what_all_rows_need() -> None:
-    assert size_cache(CacheSection(), demand()) == CacheSize(4 * 32 + 1, 1000)
-    assert size_cache(CacheSection(), demand(asked=64)) == CacheSize(4 * 2 + 1, 64)
+def test_default_is_what_all_rows_need_and_thrice_as_much_for_prefixes() -> None:
+    assert size_cache(NONE_KEPT, demand()) == CacheSize(4 * 32 + 1, 1000)
+    assert size_cache(NONE_KEPT, demand(asked=64)) == CacheSize(4 * 2 + 1, 64)
+    assert size_cache(CacheSection(), demand()) == CacheSize(4 * 4 * 32 + 1, 1000)
+    assert size_cache(CacheSection(), demand(asked=64)) == CacheSize(4 * 4 * 2 + 1, 64)
 
 
-def test_default_is_capped_by_a_fourth_of_free_memory_and_by_4_gib() -> None:
-    assert size_cache(CacheSection(), demand(free=400 << 20)).blocks == 100
-    assert size_cache(CacheSection(), demand(rows=1000)).blocks == 4096
-    assert size_cache(CacheSection(), demand(rows=1000, free=0)).blocks == 1024, "unknown memory"
+@pytest.mark.parametrize("cache", [CacheSection(), NONE_KEPT])
+def test_default_is_capped_by_a_fourth_of_free_memory_and_by_4_gib(cache: CacheSection) -> None:
+    assert size_cache(cache, demand(free=400 << 20)).blocks == 100
+    assert size_cache(cache, demand(rows=1000)).blocks == 4096
+    assert size_cache(cache, demand(rows=1000, free=0)).blocks == 1024, "unknown memory"
 
 
 def test_a_small_cache_shortens_the_models_length_and_says_so() -> None:
     size = size_cache(CacheSection(num_blocks=10), demand())
     assert (size.blocks, size.max_model_len) == (11, 320)
-    assert size.note == "max_model_len is 320 and not the model's 1000: the KV cache of 11.0 MiB holds no more"
+    assert size.notes == ("max_model_len is 320 and not the model's 1000: the KV cache of 11.0 MiB holds no more",)
 
 
 def test_bytes_hold_the_null_block_too() -> None:
@@ -41,30 +47,37 @@ def test_an_asked_length_that_does_not_fit_is_refused_with_what_would() -> None:
         CapacityError, match=r"max_model_len=500 needs 16 KV blocks \(17.0 MiB\).*has 10 \(11.0 MiB\)"
     ) as e:
         size_cache(CacheSection(num_blocks=10), demand(asked=500))
-    assert e.value.remedy == f"Set max_model_len=320, or kv_cache_memory_bytes={17 * BLOCK_BYTES}."
-    assert size_cache(CacheSection(num_blocks=10), demand(asked=320)).note is None
+    assert e.value.remedy == f"Set max_model_len=320 (or auto), or kv_cache_memory_bytes={17 * BLOCK_BYTES}."
+    assert size_cache(CacheSection(num_blocks=10), demand(asked=320)).notes == ()
     assert size_cache(CacheSection(kv_cache_memory_bytes=17 * BLOCK_BYTES), demand(asked=500)).max_model_len == 500
 
 
 def test_room_for_no_block_is_refused() -> None:
     with pytest.raises(CapacityError, match=f"kv_cache_memory_bytes to at least {2 * BLOCK_BYTES}"):
         size_cache(CacheSection(kv_cache_memory_bytes=2 * BLOCK_BYTES - 1), demand())
+    with pytest.raises(CapacityError, match=f"at least {2 * BLOCK_BYTES}; 5 bytes are free"):
+        size_cache(CacheSection(), demand(free=5))
     assert size_cache(CacheSection(kv_cache_memory_bytes=2 * BLOCK_BYTES), demand()).blocks == 2
 
 
 def test_more_than_all_rows_can_fill_is_cut_and_said() -> None:
     for section, name in (
-        (CacheSection(num_blocks=10**7), "num_blocks=10000000"),
-        (CacheSection(kv_cache_memory_bytes=GIB), f"kv_cache_memory_bytes={GIB}"),
+        (replace(NONE_KEPT, num_blocks=10**7), "num_blocks=10000000"),
+        (replace(NONE_KEPT, kv_cache_memory_bytes=GIB), f"kv_cache_memory_bytes={GIB}"),
     ):
         size = size_cache(section, demand())
         assert (size.blocks, size.max_model_len) == (4 * 32 + 1, 1000)
-        assert size.note == (
+        assert size.notes == (
             f"the KV cache has 128 blocks (129.0 MiB), fewer than {name} asks for: "
-            "max_num_seqs=4 requests of 1000 tokens fill no more"
+            "max_num_seqs=4 requests of 1000 tokens fill no more",
         )
-    for section in (CacheSection(num_blocks=128), CacheSection(kv_cache_memory_bytes=129 * BLOCK_BYTES)):
+    for section in (replace(NONE_KEPT, num_blocks=128), replace(NONE_KEPT, kv_cache_memory_bytes=129 * BLOCK_BYTES)):
         assert size_cache(section, demand()) == CacheSize(129, 1000)
+
+
+def test_what_prefixes_may_fill_is_not_cut() -> None:
+    assert size_cache(CacheSection(num_blocks=10**4), demand()) == CacheSize(10**4 + 1, 1000)
+    assert size_cache(CacheSection(kv_cache_memory_bytes=GIB), demand()) == CacheSize(1024, 1000)
 
 
 def test_a_cache_beyond_free_memory_is_refused_with_what_would_fit() -> None:

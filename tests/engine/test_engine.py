@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.fakes import POISON, expected, make_engine, make_request
+from tests.engine.fakes import POISON, expected, held, make_engine, make_request
 
 from pelton.core.errors import RequestError
 from pelton.core.events import Event, RequestFinished, RequestPreempted, RequestScheduled, TokensGenerated
@@ -43,20 +43,20 @@ def fill(engine: Engine, count: int = 20) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("number", range(len(PROMPTS)))
 def test_alone(number: int) -> None:
-    engine, _, pool = make_engine()
+    engine, _, _ = make_engine()
     engine.add_request(make_request("one", PROMPTS[number], 20, seed=5))
     events = run(engine)
     assert answers(events) == {"one": expected(PROMPTS[number], 5, 20)} and reasons(events) == {"one": "length"}
-    assert pool.free == pool.total
+    assert held(engine) == 0
 
 
 @pytest.mark.parametrize("budget", [1, 2, 7, 16, 1000])
 @pytest.mark.parametrize("rows", [1, 3, 8])
 def test_together_in_any_chunks(rows: int, budget: int) -> None:
-    engine, executable, pool = make_engine(rows=rows, budget=budget)
+    engine, executable, _ = make_engine(rows=rows, budget=budget)
     wanted = fill(engine)
     assert answers(run(engine)) == wanted
-    assert executable.largest <= budget and pool.free == pool.total
+    assert executable.largest <= budget and held(engine) == 0
     if budget > 16 and rows == 8:
         assert executable.steps == 20, "all prompts in the first step, then one token a step"
 
@@ -64,10 +64,10 @@ def test_together_in_any_chunks(rows: int, budget: int) -> None:
 @pytest.mark.parametrize("budget", [5, 7, 64])
 @pytest.mark.parametrize("blocks", [15, 18, 25])
 def test_preempted_in_a_tiny_pool(blocks: int, budget: int) -> None:
-    engine, _, pool = make_engine(blocks=blocks, budget=budget)
+    engine, _, _ = make_engine(blocks=blocks, budget=budget)
     wanted = fill(engine)
     events = run(engine)
-    assert answers(events) == wanted and pool.free == pool.total
+    assert answers(events) == wanted and held(engine) == 0
     preempted = [event.request_id for event in events if isinstance(event, RequestPreempted)]
     assert preempted and "r0" not in preempted
     again = [event.request_id for event in events if isinstance(event, RequestScheduled)]
@@ -75,14 +75,14 @@ def test_preempted_in_a_tiny_pool(blocks: int, budget: int) -> None:
 
 
 def test_ten_times_oversubscribed() -> None:
-    engine, _, pool = make_engine(rows=6, blocks=24, budget=32)
+    engine, _, _ = make_engine(rows=6, blocks=24, budget=32)
     wanted = {}
     for number in range(60):
         prompt = PROMPTS[number % 8][:20] + [number]
         wanted[f"q{number}"] = expected(prompt, number, 15)
         engine.add_request(make_request(f"q{number}", prompt, 15, seed=number))
     events = run(engine)
-    assert answers(events) == wanted and pool.free == pool.total
+    assert answers(events) == wanted and held(engine) == 0
     preemptions = sum(isinstance(event, RequestPreempted) for event in events)
     assert 0 < preemptions < 60, "preemption happens and is bounded"
 
@@ -97,7 +97,7 @@ def test_arrivals_and_aborts_change_no_other_answer(
     sizes: tuple[int, int, int, int], arrivals: list[int], aborts: dict[int, int]
 ) -> None:
     rows, budget, blocks, cap = sizes
-    engine, _, pool = make_engine(rows=rows, budget=budget, blocks=blocks, cap=cap)
+    engine, _, _ = make_engine(rows=rows, budget=budget, blocks=blocks, cap=cap)
     events: list[Event] = []
     aborted = set()
     step = 0
@@ -112,7 +112,7 @@ def test_arrivals_and_aborts_change_no_other_answer(
         events += engine.step()
         engine.check()
         step += 1
-    assert pool.free == pool.total
+    assert held(engine) == 0
     ended, given_out = reasons(events), answers(events)
     assert len(ended) == len(PROMPTS)
     for number, prompt in enumerate(PROMPTS):
@@ -126,7 +126,7 @@ def test_arrivals_and_aborts_change_no_other_answer(
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
 def test_abort_frees_at_once_in_each_state(steps: int) -> None:
-    engine, _, pool = make_engine(rows=1, budget=8)
+    engine, _, _ = make_engine(rows=1, budget=8)
     engine.add_request(make_request("running", PROMPTS[6], 20))
     engine.add_request(make_request("waiting", PROMPTS[6], 20))
     for _ in range(steps):
@@ -134,7 +134,7 @@ def test_abort_frees_at_once_in_each_state(steps: int) -> None:
     engine.abort("waiting")
     engine.abort("running")
     engine.check()
-    assert pool.free == pool.total
+    assert held(engine) == 0
     engine.abort("running")
     engine.abort("unknown")
     events = engine.step()
@@ -144,14 +144,14 @@ def test_abort_frees_at_once_in_each_state(steps: int) -> None:
 
 
 def test_preempted_and_then_aborted() -> None:
-    engine, _, pool = make_engine(blocks=15, budget=64)
+    engine, _, _ = make_engine(blocks=15, budget=64)
     fill(engine)
     gone: list[str] = []
     while not gone:
         gone = [event.request_id for event in engine.step() if isinstance(event, RequestPreempted)]
     engine.abort(gone[0])
     engine.check()
-    assert reasons(run(engine))[gone[0]] == "abort" and pool.free == pool.total
+    assert reasons(run(engine))[gone[0]] == "abort" and held(engine) == 0
 
 
 def test_stop_ids_end_with_the_token() -> None:
@@ -175,26 +175,26 @@ def test_length_ends_at_max_tokens_and_at_the_model_s_length() -> None:
 
 
 def test_a_request_that_outgrows_the_pool_ends_by_length() -> None:
-    engine, _, pool = make_engine(blocks=6)
+    engine, _, _ = make_engine(blocks=6)
     engine.add_request(make_request("one", PROMPTS[4], 500))
     engine.add_request(make_request("two", PROMPTS[4], 500))
     events = run(engine)
-    assert [len(tokens) for tokens in answers(events).values()] == [15, 15] and pool.free == pool.total
+    assert [len(tokens) for tokens in answers(events).values()] == [15, 15] and held(engine) == 0
 
 
 def test_nan_fails_only_its_request() -> None:
-    engine, _, pool = make_engine(budget=7)
+    engine, _, _ = make_engine(budget=7)
     wanted = fill(engine)
     engine.add_request(make_request("bad", [1, POISON, 2], 9))
     events = run(engine)
-    assert answers(events) == wanted and pool.free == pool.total
+    assert answers(events) == wanted and held(engine) == 0
     (ended,) = [event for event in events if isinstance(event, RequestFinished) and event.request_id == "bad"]
     assert ended.reason == "error" and "NaN" in (ended.error or "")
     assert engine.counters.get("finished_error") == 1 and engine.counters.get("finished_length") == len(PROMPTS)
 
 
 def test_a_broken_step_fails_its_requests_and_the_engine_goes_on() -> None:
-    engine, executable, pool = make_engine()
+    engine, executable, _ = make_engine()
     fill(engine)
     engine.step()
     executable.broken = True
@@ -202,7 +202,7 @@ def test_a_broken_step_fails_its_requests_and_the_engine_goes_on() -> None:
         engine.step()
     executable.broken = False
     engine.check()
-    assert pool.free == pool.total
+    assert held(engine) == 0
     events = engine.step()
     assert set(reasons(events).values()) == {"error"} and len(events) == len(PROMPTS) and not engine.has_work
     wanted = fill(engine)
@@ -211,13 +211,13 @@ def test_a_broken_step_fails_its_requests_and_the_engine_goes_on() -> None:
 
 def test_requests_that_cannot_go_on_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Instead of steps without end in which nothing happens."""
-    engine, _, pool = make_engine()
+    engine, _, _ = make_engine()
     fill(engine)
     with monkeypatch.context() as patch:
-        patch.setattr(engine.scheduler, "plan", lambda now: None)
+        patch.setattr(engine.scheduler, "plan", lambda: None)
         with pytest.raises(RuntimeError, match="no progress with 8 open requests"):
             engine.step()
-    assert set(reasons(engine.step()).values()) == {"error"} and pool.free == pool.total
+    assert set(reasons(engine.step()).values()) == {"error"} and held(engine) == 0
 
 
 def test_a_refused_request_harms_nothing() -> None:

@@ -229,8 +229,24 @@ def test_stop_strings_end_the_text_before_them_and_free_the_row(fake_llm: Make) 
         answer = output.outputs[0]
         assert answer.text == (whole[:5] if include else whole[:3])
         assert (answer.finish_reason, answer.stop_reason, len(answer.token_ids)) == ("stop", stop, 5)
-        assert fake.pool.free == fake.pool.total
+        assert fake.held == 0
     assert not [event for event in fake.session.engine.step() if event.request_id != output.request_id]
+
+
+def test_a_stop_string_counts_behind_min_tokens_only(fake_llm: Make) -> None:
+    llm = fake_llm().llm
+    seed = seed_with_ascii(b"hi", 6)
+    whole = text_of(expected(list(b"hi"), seed, 6))
+    assert whole.count(whole[1:3]) == whole.count(whole[2:5]) == 1
+
+    def answer(stop: list[str], least: int) -> tuple[str, int | str | None]:
+        params = SamplingParams(seed=seed, max_tokens=6, stop=stop, min_tokens=least)
+        found = llm.generate("hi", params, use_tqdm=False)[0].outputs[0]
+        return found.text, found.stop_reason
+
+    assert answer([whole[1:3]], 2) == (whole[:1], whole[1:3])
+    assert answer([whole[1:3]], 3) == (whole, None)
+    assert answer([whole[1:3], whole[2:5]], 3) == (whole[:2], whole[2:5])
 
 
 def test_a_stop_string_ends_the_work_at_once(fake_llm: Make) -> None:
@@ -325,7 +341,7 @@ def test_a_broken_step_raises_and_the_next_call_works(fake_llm: Make) -> None:
     with pytest.raises(RuntimeError, match="broken"):
         fake.llm.generate(["hi", "ho"], PARAMS, use_tqdm=False)
     fake.executable.broken = False
-    assert fake.pool.free == fake.pool.total
+    assert fake.held == 0
     *_, last = stream
     assert last.output is not None and last.output.outputs[0].finish_reason == "error"
     assert tokens(fake.llm.generate("hi", PARAMS, use_tqdm=False)[0]) == expected(list(b"hi"), 1, 12)
@@ -348,13 +364,13 @@ def test_closing_a_stream_aborts_and_others_go_on(fake_llm: Make) -> None:
     fake = fake_llm()
     one, other = fake.llm.stream("hi", PARAMS), fake.llm.stream("ho", PARAMS)
     next(one), next(other)
-    assert fake.pool.used == 2
+    assert fake.held == 2
     one.close()  # type: ignore[attr-defined]
-    assert fake.pool.used == 1
+    assert fake.held == 1
     assert tokens(fake.llm.generate("hi", PARAMS, use_tqdm=False)[0]) == expected(list(b"hi"), 1, 12)
     *_, last = other
     assert last.output is not None and tokens(last.output) == expected(list(b"ho"), 1, 12)
-    assert fake.pool.free == fake.pool.total
+    assert fake.held == 0
     fake.llm.stream("never started", PARAMS)
     assert not fake.session.engine.scheduler.num_waiting
 
@@ -380,7 +396,7 @@ def test_chat_renders_the_template(fake_llm: Make) -> None:
 
 def test_a_template_can_be_set_for_all_calls(fake_llm: Make) -> None:
     fake = fake_llm()
-    object.__setattr__(fake.llm._parts.config.model, "chat_template", "{{ messages | length }}")
+    object.__setattr__(fake.llm._parts.front.config.model, "chat_template", "{{ messages | length }}")
     assert fake.llm.chat_prompt([{"role": "user", "content": "hi"}])["prompt"] == "1"
 
 
@@ -389,7 +405,7 @@ def test_close_ends_everything_and_can_be_repeated(fake_llm: Make) -> None:
     with fake.llm as llm:
         stream = llm.stream("hi", PARAMS)
         next(stream)
-    assert fake.pool.free == fake.pool.total and fake.executable.closed
+    assert fake.held == 0 and fake.executable.closed
     llm.close()
     *_, last = stream
     assert last.output is not None and last.output.outputs[0].finish_reason == "abort"
@@ -412,7 +428,7 @@ def test_interrupt_waits_for_the_end_of_the_step_and_leaves_nothing(
     monkeypatch.setattr(fake.executable, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fake.llm.generate(["hi", "ho"], PARAMS, use_tqdm=False)
-    assert done == [True] and fake.pool.free == fake.pool.total
+    assert done == [True] and fake.held == 0
     monkeypatch.setattr(fake.executable, "run", run)
     fake.session.engine.check()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -21,16 +21,38 @@ LOGPROBS = tuple(TokenLogprobs(-float(rank), rank) for rank in range(1, 6))
 def test_the_first_end_counts_and_nothing_behind_it(
     generated: int, max_tokens: int, max_len: int, kept: tuple[int, ...], end: RequestFinished
 ) -> None:
-    one = OpenRequest(make_request("r", [1, 2], max_tokens, stops=frozenset({7, 8})), generated)
+    one = OpenRequest(make_request("r", [1, 2], max_tokens, stops=frozenset({7, 8})), 4, [1] * generated)
     events = one.accept(RowResult(0, (5, 6, 7, 8, 9), LOGPROBS), max_len)
     assert events == [TokensGenerated("r", kept, LOGPROBS[: len(kept)]), end]
-    assert one.generated == generated + len(kept)
+    assert one.generated == [*[1] * generated, *kept]
 
 
 def test_a_row_that_drew_nothing_tells_nothing() -> None:
-    assert OpenRequest(make_request("r", [1, 2], 9)).accept(RowResult(0), 99) == []
+    assert OpenRequest(make_request("r", [1, 2], 9), 4).accept(RowResult(0), 99) == []
 
 
 def test_a_fault_is_an_error() -> None:
-    one = OpenRequest(make_request("r", [1, 2], 9))
+    one = OpenRequest(make_request("r", [1, 2], 9), 4)
     assert one.accept(RowResult(0, fault="bad"), 99) == [RequestFinished("r", "error", error="bad")]
+
+
+def test_without_room_the_first_token_ends_it_untold() -> None:
+    one = OpenRequest(make_request("r", [1, 2], 0), 4)
+    assert one.accept(RowResult(0), 99) == [], "a part of the prompt"
+    assert one.accept(RowResult(0, (5,)), 99) == [RequestFinished("r", "length")]
+    assert one.generated == []
+
+
+def test_keys_are_the_tokens_of_whole_blocks_and_the_salt() -> None:
+    def ids(*tokens: int) -> bytes:
+        return b"".join(token.to_bytes(4, "little") for token in tokens)
+
+    one = OpenRequest(make_request("r", [1, 2, 3, 4, 5], 99), 4)
+    one.generated += [6, 7, 8, 9, 10, 11, 300]
+    assert [one.key(block) for block in range(3)] == [bytes(4) + ids(1, 2, 3, 4), ids(5, 6, 7, 8), ids(9, 10, 11, 300)]
+    with pytest.raises(AssertionError, match="block 3 of r has 0 known"):
+        one.key(3)
+    salted = OpenRequest(make_request("s", [1, 2, 3, 4, 5], 99, salt="\u00e9"), 4)
+    assert salted.key(0) == ids(2) + "\u00e9".encode() + ids(1, 2, 3, 4)
+    with pytest.raises(AssertionError, match="block 1 of s has 1 known"):
+        salted.key(1)

@@ -98,7 +98,7 @@ def test_each_thread_gets_what_it_gets_alone(
         assert together(fake.llm, CALLS[:count]) == wanted
         assert watch.shared > 10, "the threads' requests run in the same steps"
         fake.session.engine.check()
-        assert fake.pool.free == fake.pool.total and not fake.session.engine.has_work
+        assert fake.held == 0 and not fake.session.engine.has_work
         counters = fake.llm.get_metrics()
         assert counters["finished_length"] == sum(map(len, wanted)) and "check_failures" not in counters
 
@@ -110,9 +110,9 @@ def test_each_thread_gets_what_it_gets_alone_from_a_model(tiny_model: Path) -> N
         "import sys\nfrom tests.engine.test_threads import CALLS, together\nfrom pelton import LLM\n"
         "with LLM(sys.argv[1], num_blocks=64, max_num_batched_tokens=24) as llm:\n"
         "    wanted = [call(llm) for call in CALLS]\n"
-        "    steps = llm._parts.executable.counters()['steps']\n"
+        "    steps = llm._parts.inner.executable.counters()['steps']\n"
         "    good = together(llm, CALLS) == wanted\n"
-        "    steps = llm._parts.executable.counters()['steps'] / steps - 1\n"
+        "    steps = llm._parts.inner.executable.counters()['steps'] / steps - 1\n"
         "    llm._parts.session.engine.scheduler.check()\n"
         "sys.exit(0 if good and steps < 0.9 else f'{good}, {steps:.2f} of the steps that the calls take one by one')\n"
     )
@@ -151,7 +151,7 @@ def test_what_breaks_in_one_thread_ends_the_others_with_an_error(
     (last,) = other
     assert last.output is not None and last.output.outputs[0].finish_reason == "error" and "broke" in last.output.error  # type: ignore[operator]
     counters = fake.llm.get_metrics()
-    assert counters["finished_error"] + counters.get("finished_length", 0) == 2 and fake.pool.free == fake.pool.total
+    assert counters["finished_error"] + counters.get("finished_length", 0) == 2 and fake.held == 0
     assert len(fake.llm.generate("hi", PARAMS, use_tqdm=False)[0].outputs[0].token_ids) == 12
 
 
@@ -162,7 +162,7 @@ def test_a_waiter_without_work_is_told(fake_llm: Make) -> None:
     fake.session.drop([request.request_id])
     fake.session.advance()
     assert fake.session.advance() == []
-    for wait in (lambda: fake.session.next_piece(answer), lambda: fake.session.unfinished([answer])):
+    for wait in (lambda: fake.session.next_pieces(answer), lambda: fake.session.unfinished([answer])):
         with pytest.raises(RuntimeError, match="nobody computes"):
             wait()
 
@@ -185,7 +185,7 @@ def test_closing_in_one_thread_ends_the_waiting_of_the_others(fake_llm: Make, mo
     fake.llm.close()
     for thread in threads:
         thread.join(10)
-    assert ends == ["abort"] * 3 and fake.executable.closed and fake.pool.free == fake.pool.total
+    assert ends == ["abort"] * 3 and fake.executable.closed and fake.held == 0
     with pytest.raises(RequestError, match="closed"):
         fake.llm.generate("hi", PARAMS, use_tqdm=False)
 
@@ -202,7 +202,7 @@ def test_ctrl_c_ends_the_main_threads_call_only(fake_llm: Make, monkeypatch: pyt
             with pytest.raises(KeyboardInterrupt):
                 fake.llm.generate(["hi"] * 4, SamplingParams(seed=1, max_tokens=None), use_tqdm=False)
         assert [other.result(20) for other in others] == wanted
-    assert fake.pool.free == fake.pool.total and fake.llm.get_metrics()["finished_abort"] == 12
+    assert fake.held == 0 and fake.llm.get_metrics()["finished_abort"] == 12
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -223,7 +223,7 @@ def test_a_stream_collected_in_the_middle_of_a_step_leaves_after_it(
     watch.during = forget
     pieces = list(fake.llm.stream("ho", PARAMS))
     assert pieces[-1].output is not None and len(pieces[-1].output.outputs[0].token_ids) == 12
-    assert fake.llm.get_metrics()["finished_abort"] == 1 and fake.pool.free == fake.pool.total
+    assert fake.llm.get_metrics()["finished_abort"] == 1 and fake.held == 0
 
 
 def test_a_call_from_within_a_step_is_refused(fake_llm: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ class OutputText:
     """The text of one answer. The engine pushes the tokens it accepted in a step, all at once, and asks nothing twice.
 
     An end token that should leave no text must be special or not be pushed. After a stop string nothing more is kept.
+    What the first `min_tokens` tokens complete is no stop string: it must end in the text of a later one.
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class OutputText:
         include_stop: bool = False,
         skip_special: bool = True,
         prompt_ids: Sequence[int] = (),
+        min_tokens: int = 0,
     ) -> None:
         self._stream = TokenStream(vocabulary, skip_special=skip_special, prompt_ids=prompt_ids)
         self._stops = StopStrings(stops, include=include_stop) if stops else None
         self._stop: str | None = None
+        self._unstoppable = min_tokens
 
     @property
     def stop(self) -> str | None:
@@ -55,7 +58,8 @@ class OutputText:
             return TextPiece("", self._stop, 0)
         pieces = []
         for kept, token_id in enumerate(ids, 1):
-            text, self._stop = self._stops.feed(self._stream.add((token_id,)))
+            self._unstoppable -= 1
+            text, self._stop = self._stops.feed(self._stream.add((token_id,)), ends=self._unstoppable < 0)
             pieces.append(text)
             if self._stop is not None:
                 return TextPiece("".join(pieces), self._stop, kept)
@@ -68,5 +72,5 @@ class OutputText:
             return TextPiece(rest, None, 0)
         if self._stop is not None:
             return TextPiece("", self._stop, 0)
-        text, self._stop = self._stops.feed(rest)
+        text, self._stop = self._stops.feed(rest, ends=self._unstoppable < 0)
         return TextPiece(text + self._stops.finish(), self._stop, 0)

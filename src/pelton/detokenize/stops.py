@@ -23,10 +23,11 @@ class StopStrings:
         self._held = ""
         self._found: str | None = None
 
-    def feed(self, delta: str) -> tuple[str, str | None]:
+    def feed(self, delta: str, *, ends: bool = True) -> tuple[str, str | None]:
         """(text that is safe to give out, the stop string that `delta` completed or None).
 
-        After a stop string the rest is dropped: every later call gives ("", that stop string).
+        After a stop string the rest is dropped: every later call gives ("", that stop string). Without `ends` what
+        `delta` completes is no match; what begins in it and is completed later is one.
         """
         if self._found is not None:
             return "", self._found
@@ -34,7 +35,7 @@ class StopStrings:
             return delta, None
         text = self._held + delta
         for place, char in enumerate(delta, len(self._held) + 1):
-            self._found = self._step(char)
+            self._found = self._step(char, ends)
             if self._found is not None:
                 self._held = ""
                 return text[: place if self._include else place - len(self._found)], self._found
@@ -48,7 +49,7 @@ class StopStrings:
         self._matched = [0] * len(self._stops)
         return text
 
-    def _step(self, char: str) -> str | None:
+    def _step(self, char: str, ends: bool) -> str | None:
         """Advance all matches by one character; the first stop string of the list that is now complete."""
         found = None
         for index, stop in enumerate(self._stops):
@@ -56,9 +57,12 @@ class StopStrings:
             while length and stop[length] != char:
                 length = self._borders[index][length - 1]
             length += stop[length] == char
+            if length == len(stop):
+                if ends:
+                    found = found or stop
+                else:
+                    length = self._borders[index][-1]
             self._matched[index] = length
-            if length == len(stop) and found is None:
-                found = stop
         return found
 
 

@@ -5,20 +5,20 @@ Invariant: either everything stands, or what was opened is closed again.
 
 import logging
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from pelton.backends import BACKENDS
-from pelton.backends.backend import Backend, CompileOptions, Executable
+from pelton.backends.backend import Backend, CompileOptions, Executable, Machine
 from pelton.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from pelton.core.clock import Clock, SystemClock
 from pelton.core.compat import refuse_conflicts
 from pelton.core.config import EngineConfig
 from pelton.core.counters import Counters
-from pelton.core.errors import BackendError, CapacityError, RequestError, SettingError
+from pelton.core.errors import BackendError, CapacityError
 from pelton.core.needs import Claim
-from pelton.core.params import SamplingParams
 from pelton.engine.capacity import CacheDemand, CacheSize, size_cache
 from pelton.engine.engine import Engine
+from pelton.engine.front import Front, build_front
 from pelton.engine.needs import chosen_needs
 from pelton.engine.prompts import PromptLimits, RequestMaker
 from pelton.engine.report import Phases, StartReport
@@ -35,47 +35,52 @@ from pelton.runner.rows import RowStates
 from pelton.runner.runner import Runner
 from pelton.sampling.choose import choose
 from pelton.sampling.encode import encode
-from pelton.sampling.recommended import default_params, recommendation_notes
 from pelton.schedule import ORDERS
 from pelton.schedule.order import Order
 from pelton.schedule.scheduler import Scheduler
-from pelton.tokenize.chat_template import ChatTemplate, build_chat_template
-from pelton.tokenize.tokenizer import Tokenizer, build_tokenizer
-from pelton.tokenize.vocabulary import check_vocabulary
 
 _log = logging.getLogger("pelton")
 
 
 @dataclass(frozen=True, slots=True)
+class EngineParts:
+    """An engine and what must be known of it elsewhere; it speaks token ids and needs no tokenizer."""
+
+    engine: Engine
+    executable: Executable
+    report: StartReport
+    limits: PromptLimits
+    config: EngineConfig
+    opened: ExitStack
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know although all is well."""
+        return self.report.notes
+
+    def close(self) -> None:
+        """Lets go of weights, KV memory and files; once is enough, twice is no error."""
+        self.opened.close()
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
-    """A running engine and what its doors need; `opened` closes all of it, `templates` are those compiled so far."""
+    """A running engine with its door, in one process."""
 
     session: Session
     requests: RequestMaker
-    tokenizer: Tokenizer
-    default_params: SamplingParams
+    front: Front
     report: StartReport
-    checkpoint: Checkpoint
-    executable: Executable
-    config: EngineConfig
-    opened: ExitStack
-    templates: dict[str | None, ChatTemplate] = field(default_factory=dict)
-
-    def template(self, source: str | None = None) -> ChatTemplate:
-        """The chat template: `source` if given, else the settings', else the checkpoint's; RequestError without any."""
-        chosen = source or self.config.model.chat_template or self.checkpoint.chat_template
-        if chosen not in self.templates:
-            self.templates[chosen] = build_chat_template(chosen, self.checkpoint.special_tokens)
-        return self.templates[chosen]
+    inner: EngineParts
 
     def close(self) -> None:
-        """Ends all requests and lets go of weights, KV memory and files; once is enough, twice is no error.
+        """Ends all requests and lets go of everything; once is enough, twice is no error.
 
         In a forked process everything is the parent's and is let be.
         """
         self.session.close()
         if not self.session.forked:
-            self.opened.close()
+            self.inner.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ class _Chosen:
 
 
 def build(config: EngineConfig, clock: Clock | None = None) -> Parts:
-    """Everything for one model, ready to step. Raises PeltonErrors that say what does not work and what would.
+    """Everything for one model in this process, ready to step: build_engine and build_front over one open checkpoint.
 
     What the user should know although all is well is in the report's notes, and logged as warnings of "pelton".
     """
@@ -96,44 +101,70 @@ def build(config: EngineConfig, clock: Clock | None = None) -> Parts:
     phases = Phases(clock)
     chosen = _choose(config)
     with ExitStack() as opened:
-        with phases.phase("open"):
-            checkpoint = open_checkpoint(config.model.model, progress=True)
-            opened.callback(checkpoint.close)
+        checkpoint = _open(config, phases, opened)
         with phases.phase("tokenizer"):
-            tokenizer = _tokenizer(checkpoint, config.model.tokenizer)
-            templates = _templates(config.model.chat_template, checkpoint)
+            front = build_front(config, checkpoint)
+        inner = _build(config, chosen, checkpoint, clock, phases)
+        opened.push(inner.opened)
+        notes = (*front.notes, *front.fit(inner.limits), *inner.notes)
+        parts = Parts(
+            session=Session(inner.engine, front.tokenizer),
+            requests=front.maker(inner.limits, clock),
+            front=front,
+            report=replace(inner.report, notes=notes),
+            inner=replace(inner, opened=opened.pop_all()),
+        )
+    for note in notes:
+        _log.warning("%s", note)
+    return parts
+
+
+def build_engine(config: EngineConfig, clock: Clock | None = None) -> EngineParts:
+    """The engine for one model, ready to step. Raises PeltonErrors that say what does not work and what would."""
+    clock = clock or SystemClock()
+    phases = Phases(clock)
+    chosen = _choose(config)
+    with ExitStack() as opened:
+        checkpoint = _open(config, phases, opened)
+        inner = _build(config, chosen, checkpoint, clock, phases)
+        opened.push(inner.opened)
+        return replace(inner, opened=opened.pop_all())
+
+
+def _open(config: EngineConfig, phases: Phases, opened: ExitStack) -> Checkpoint:
+    with phases.phase("open"):
+        checkpoint = open_checkpoint(config.model.model, progress=True)
+        opened.callback(checkpoint.close)
+    return checkpoint
+
+
+def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock: Clock, phases: Phases) -> EngineParts:
+    """The engine over an open checkpoint, which must stay open; `opened` of the result closes all but that."""
+    with ExitStack() as opened:
         with phases.phase("program"):
             module = run_passes(build_module(checkpoint))
             scheme = scheme_name(module.storages.values())
-            notes = _notes(checkpoint, tokenizer, module.vocab)
             refuse_conflicts(chosen_needs(scheme, config.cache.kv_codec))
         with phases.phase("compile"):
             executable = _compile(chosen.backend, module, config)
             opened.callback(executable.close)
+        machine = chosen.backend.machine(config.backend.threads)
         with phases.phase("cache"):
             _check_block(chosen.codec, module, executable, config)
-            size = _size(chosen.backend, module, executable, config)
+            size = _size(machine, module, executable, config)
             executable.allocate(size.blocks)
-        session = _session(executable, chosen.order, config, size, clock, tokenizer)
+        engine = _engine(executable, chosen.order, config, size, clock)
         ends = frozenset(token for token in checkpoint.special_tokens.eos_ids if token < module.vocab)
-        limits = PromptLimits(module.vocab, session.engine.max_len, ends)
         weights = SCHEMES.get(scheme)().describe(module.storages.values(), exact=_exact(config))
-        report = _report(chosen.backend, module, config, size, executable, phases, weights, notes)
-        parts = Parts(
-            session=session,
-            requests=RequestMaker(tokenizer, limits, clock, config.seed),
-            tokenizer=tokenizer,
-            default_params=default_params(checkpoint.generation_config),
-            report=report,
-            checkpoint=checkpoint,
+        notes = (*config_notes(checkpoint.config), *machine.notes, *_lossy(weights), *size.notes)
+        return EngineParts(
+            engine=engine,
             executable=executable,
+            report=_report(machine, module, config, size, executable, phases, weights, notes),
+            limits=PromptLimits(module.vocab, engine.scheduler.max_len, ends),
             config=config,
             opened=opened.pop_all(),
-            templates=templates,
         )
-    for note in report.notes:
-        _log.warning("%s", note)
-    return parts
 
 
 def _choose(config: EngineConfig) -> _Chosen:
@@ -164,30 +195,17 @@ def _check_block(codec: KVCodec, module: Module, executable: Executable, config:
     )
 
 
-def _notes(checkpoint: Checkpoint, tokenizer: Tokenizer, vocab: int) -> tuple[str, ...]:
-    """CheckpointError where the tokenizer's own tokens are outside the model's vocabulary."""
-    return (
-        *config_notes(checkpoint.config),
-        *recommendation_notes(checkpoint.generation_config),
-        *check_vocabulary(tokenizer, checkpoint.special_tokens, vocab),
-    )
-
-
-def _templates(source: str | None, checkpoint: Checkpoint) -> dict[str | None, ChatTemplate]:
-    """The settings' chat template, compiled, if there is one. The checkpoint's waits: who completes text needs none."""
-    if not source:
-        return {}
-    try:
-        return {source: build_chat_template(source, checkpoint.special_tokens)}
-    except RequestError as error:
-        raise SettingError(f"chat_template cannot work: {error.cause}", error.remedy) from error
+def _lossy(weights: WeightFacts) -> tuple[str, ...]:
+    if weights.needs.claim is not Claim.LOSSY:
+        return ()
+    return (f"The weights are not computed with as they are in the file: {weights.arithmetic}.",)
 
 
 def _compile(backend: Backend, module: Module, config: EngineConfig) -> Executable:
     schedule = config.schedule
     options = CompileOptions(
         max_tokens=schedule.max_num_batched_tokens,
-        max_rows=min(schedule.max_num_seqs, schedule.max_num_batched_tokens),
+        max_rows=schedule.max_num_batched_tokens,  # each token's logits are wanted where a prompt is scored
         exact=_exact(config),
         threads=config.backend.threads,
         choose=choose,
@@ -195,28 +213,22 @@ def _compile(backend: Backend, module: Module, config: EngineConfig) -> Executab
     return backend.compile(module, options)
 
 
-def _size(backend: Backend, module: Module, executable: Executable, config: EngineConfig) -> CacheSize:
+def _size(machine: Machine, module: Module, executable: Executable, config: EngineConfig) -> CacheSize:
     demand = CacheDemand(
         context=module.context,
         asked=config.model.max_model_len,
         rows=config.schedule.max_num_seqs,
         block_size=config.cache.block_size,
         block_bytes=executable.block_bytes,
-        free_memory=backend.machine(config.backend.threads).free_memory,
+        free_memory=max(machine.free_memory - executable.activation_bytes, 0),
     )
     return size_cache(config.cache, demand)
 
 
-def _session(
-    executable: Executable,
-    order: Order,
-    config: EngineConfig,
-    size: CacheSize,
-    clock: Clock,
-    tokenizer: Tokenizer,
-) -> Session:
+def _engine(executable: Executable, order: Order, config: EngineConfig, size: CacheSize, clock: Clock) -> Engine:
     block_size = config.cache.block_size
-    scheduler = Scheduler(config.schedule, order, BlockPool(size.blocks), block_size, size.max_model_len)
+    pool = BlockPool(size.blocks)
+    scheduler = Scheduler(config.schedule, config.cache, order, pool, block_size, size.max_model_len)
     rows, length = config.schedule.max_num_seqs, scheduler.max_len
     try:
         states = RowStates(rows, length, block_size)
@@ -225,23 +237,11 @@ def _session(
             f"No memory for the token ids of max_num_seqs={rows} requests of max_model_len={length} tokens.",
             "Set one of them smaller.",
         ) from error
-    engine = Engine(scheduler, Runner(executable, states, encode), clock, Counters())
-    return Session(engine, tokenizer)
-
-
-def _tokenizer(checkpoint: Checkpoint, other: str | None) -> Tokenizer:
-    """The checkpoint's own, or that of another one by its reference."""
-    if other is None:
-        return build_tokenizer(checkpoint)
-    source = open_checkpoint(other)
-    try:
-        return build_tokenizer(source)
-    finally:
-        source.close()
+    return Engine(scheduler, Runner(executable, states, encode), clock, Counters(), block_size)
 
 
 def _report(
-    backend: Backend,
+    machine: Machine,
     module: Module,
     config: EngineConfig,
     size: CacheSize,
@@ -250,12 +250,6 @@ def _report(
     weights: WeightFacts,
     notes: tuple[str, ...],
 ) -> StartReport:
-    machine = backend.machine(config.backend.threads)
-    found = [*notes, *machine.notes]
-    if weights.needs.claim is Claim.LOSSY:
-        found.append(f"The weights are not computed with as they are in the file: {weights.arithmetic}.")
-    if size.note:
-        found.append(size.note)
     return StartReport(
         model=config.model.model,
         weight_bytes=module.weight_bytes,
@@ -268,6 +262,8 @@ def _report(
         isa=machine.isa,
         threads=config.backend.threads or machine.threads,
         phases=phases.taken,
-        notes=tuple(found),
+        notes=notes,
         weights=weights.sentence(),
+        activation_bytes=executable.activation_bytes,
+        max_num_seqs=config.schedule.max_num_seqs,
     )

@@ -10,22 +10,26 @@ from pelton.core.errors import CapacityError, SettingError
 
 FREE_SHARE = 4  # the default cache takes at most a fourth of the free memory
 DEFAULT_CAP = 4 << 30  # and at most this many bytes
+KEPT = 4  # and where prefixes are kept, at most so many times what all rows fill
 UNKNOWN_CAP = 1 << 30  # or this many where a backend does not tell its free memory
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """`blocks`: all to allocate, the null block among them. `note`: what was cut, for the user."""
+    """`blocks`: all to allocate, the null block among them. `notes`: what was cut, for the user."""
 
     blocks: int
     max_model_len: int
-    note: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CacheDemand:
-    """What the cache is for: the model was made for `context` tokens, the user set `asked`; `rows` requests at once."""
+    """What the cache is for: the model was made for `context` tokens, the user set `asked`; `rows` requests at once.
+
+    `free_memory`: bytes that are free beside the weights and the working memory of a step; 0 where nobody knows.
+    """
 
     context: int
     asked: int | None
@@ -47,8 +51,8 @@ def size_cache(cache: CacheSection, demand: CacheDemand) -> CacheSize:
     """The cache's size by `num_blocks`, else by `kv_cache_memory_bytes`, else by demand, capped by free memory.
 
     Raises SettingError for a length beyond the model's, CapacityError (saying what would fit) for one beyond the cache
-    and for a cache beyond free memory. Without a length set by the user, a small cache shortens the model's own; a
-    cache is never larger than all rows can fill; the note says so.
+    and for a cache beyond free memory. Without a length set by the user, a small cache shortens the model's own, and
+    the note says so. Without prefix caching a cache is never larger than all rows can fill; then the note says that.
     """
     if demand.asked is not None and demand.asked > demand.context:
         raise SettingError(
@@ -56,29 +60,33 @@ def size_cache(cache: CacheSection, demand: CacheDemand) -> CacheSize:
             f"Set at most {demand.context}.",
         )
     length = demand.asked or demand.context
-    most = demand.rows * demand.blocks(length)
+    filled = demand.rows * demand.blocks(length)
     asked = _asked(cache, demand)
-    usable = min(most, _default(demand) if asked is None else asked)
+    if cache.enable_prefix_caching:
+        usable = min(KEPT * filled, _default(demand)) if asked is None else asked
+    else:
+        usable = min(filled, _default(demand) if asked is None else asked)
     if usable < 1:
         raise CapacityError(
             f"The KV cache has room for no block: one takes {demand.block_bytes} bytes, and one more is reserved.",
-            f"Set kv_cache_memory_bytes to at least {2 * demand.block_bytes}.",
+            f"Set kv_cache_memory_bytes to at least {2 * demand.block_bytes}"
+            + (f"; {demand.free_memory} bytes are free." if demand.free_memory else "."),
         )
     if asked is not None:
         _expect_free(cache, demand, usable)
     fits = usable * demand.block_size
     if fits >= length:
-        return CacheSize(usable + 1, length, _cut(cache, demand, usable, length) if usable < (asked or 0) else None)
+        return CacheSize(usable + 1, length, (_cut(cache, demand, usable, length),) if usable < (asked or 0) else ())
     need = demand.blocks(length)
     if demand.asked is not None:
         raise CapacityError(
             f"max_model_len={length} needs {need} KV blocks ({demand.mib(need):.1f} MiB), and the cache has {usable} "
             f"({demand.mib(usable):.1f} MiB).",
-            f"Set max_model_len={fits}, or kv_cache_memory_bytes={(need + 1) * demand.block_bytes}.",
+            f"Set max_model_len={fits} (or auto), or kv_cache_memory_bytes={(need + 1) * demand.block_bytes}.",
         )
     size = f"{demand.mib(usable):.1f} MiB"
     note = f"max_model_len is {fits} and not the model's {length}: the KV cache of {size} holds no more"
-    return CacheSize(usable + 1, fits, note)
+    return CacheSize(usable + 1, fits, (note,))
 
 
 def _asked(cache: CacheSection, demand: CacheDemand) -> int | None:

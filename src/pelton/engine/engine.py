@@ -5,34 +5,44 @@ counted as finished from then on, also before anybody is told.
 """
 
 import logging
+from collections.abc import Callable
+
+import msgspec
 
 from pelton.core.clock import Clock
 from pelton.core.counters import Counters
 from pelton.core.events import Event, RequestFinished, RequestPreempted, TokensGenerated
+from pelton.core.plan import StepPlan
 from pelton.core.request import Request
 from pelton.engine.open_request import OpenRequest
 from pelton.engine.step import run_step
 from pelton.runner.runner import Runner
 from pelton.schedule.scheduler import Scheduler
+from pelton.schedule.tracked import NewRequest
 
 _log = logging.getLogger("pelton")
 
 
 class Engine:
-    """Not thread-safe: one caller adds, steps and aborts. `max_len`: tokens a request may have with its answer."""
+    """Not thread-safe: one caller adds, steps and aborts.
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Clock, counters: Counters) -> None:
+    `stats` describe the state after the last step. `last_plan` is the plan of the last step, also of one that broke;
+    `on_plan`, where set, is told each plan before it is run.
+    """
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Clock, counters: Counters, block_size: int) -> None:
         self.scheduler = scheduler
         self.counters = counters
         self.clock = clock
-        self._runner = runner
+        self.runner = runner
+        self.stats = scheduler.stats()
+        self.on_plan: Callable[[StepPlan], None] | None = None
+        self.last_plan: StepPlan | None = None
+        self._schedule_seconds = 0.0
+        self._block_size = block_size
         self._open: dict[str, OpenRequest] = {}
         self._untold: list[Event] = []
         self._just_ended: dict[str, str] = {}
-
-    @property
-    def max_len(self) -> int:
-        return self.scheduler.max_len
 
     @property
     def has_work(self) -> bool:
@@ -40,13 +50,22 @@ class Engine:
         return bool(self._open or self._untold)
 
     def add_request(self, request: Request) -> None:
-        """A request joins; RequestError or CapacityError (nothing changed) where it can never run."""
-        prompt = len(request.prompt_token_ids)
+        """One sequence joins; RequestError or CapacityError (nothing changed) where it can never run."""
+        new = OpenRequest(request, self._block_size)
         self.scheduler.add(
-            request.request_id, prompt, request.max_tokens, priority=request.priority, arrival=request.arrival
+            NewRequest(
+                request.request_id,
+                prompt=len(request.prompt_token_ids),
+                max_tokens=request.max_tokens,
+                priority=request.priority,
+                arrival=request.arrival,
+                keys=new,
+                parent=request.parent if request.parent in self._open else None,
+                scored=request.scores_prompt,
+            )
         )
-        self._runner.add(request)
-        self._open[request.request_id] = OpenRequest(request)
+        self.runner.add(request)
+        self._open[request.request_id] = new
 
     def step(self) -> list[Event]:
         """Computes one step and tells what happened since the last one.
@@ -56,8 +75,9 @@ class Engine:
         """
         events, self._untold = self._untold, []
         self._just_ended = {}
+        began = self.clock.now()
         try:
-            new = run_step(self.scheduler, self._runner, self._open, self.clock.now())
+            new = run_step(self.scheduler, self.runner, self._open, self.clock, self._planned)
         except BaseException as error:
             self._untold = events
             self.fail_all(f"The step broke: {type(error).__name__}: {error}")
@@ -69,6 +89,7 @@ class Engine:
                 self._just_ended[event.request_id] = event.reason
         if self._just_ended:
             self._check_if_idle()
+        self._measure(began)
         return events + new
 
     def stop(self, request_id: str) -> None:
@@ -97,6 +118,10 @@ class Engine:
         for request_id in list(self._open):
             self._end(RequestFinished(request_id, "error", error=error))
 
+    def reset_prefix_cache(self) -> None:
+        """Forgets every cached block that no request uses."""
+        self.scheduler.reset_prefix_cache()
+
     def check(self) -> None:
         """Asserts that requests, rows and blocks add up."""
         self.scheduler.check()
@@ -106,17 +131,38 @@ class Engine:
     def _end(self, event: RequestFinished) -> None:
         del self._open[event.request_id]
         self.scheduler.finish(event.request_id)
-        self._runner.forget(event.request_id)
+        self.runner.forget(event.request_id)
         self._untold.append(event)
         self._count(event)
         self._check_if_idle()
+
+    def _planned(self, plan: StepPlan | None, seconds: float) -> None:
+        self.last_plan, self._schedule_seconds = plan, seconds
+        if plan is not None and self.on_plan is not None:
+            self.on_plan(plan)
+
+    def _measure(self, began: float) -> None:
+        """The figures of a step that is over; one that had nothing to compute counts as none."""
+        plan = self.last_plan
+        self.stats = msgspec.structs.replace(
+            self.scheduler.stats(),
+            steps_total=self.stats.steps_total + (plan is not None),
+            step_tokens=plan.num_tokens if plan else 0,
+            step_sequences=len(plan.rows) if plan else 0,
+            step_seconds=self.clock.now() - began if plan else 0.0,
+            schedule_seconds=self._schedule_seconds,
+        )
 
     def _check_if_idle(self) -> None:
         """Nothing may be held once the last request is gone. A failure is told and counted; the engine goes on."""
         if self._open:
             return
+        stats = self.scheduler.stats()
+        if not (stats.running or stats.waiting or stats.kv_usage):
+            return
         try:
             self.check()
+            raise AssertionError(f"nobody is left, and {stats.kv_usage:.2%} of the blocks are held")
         except AssertionError as error:
             _log.error("The engine's books do not add up: %s", error)
             self.counters.add("check_failures")

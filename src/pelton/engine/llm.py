@@ -4,8 +4,10 @@ Invariant: whatever ends a call (an error, Ctrl-C, a closed generator), its requ
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from types import TracebackType
 
+import msgspec
 from tqdm import tqdm
 
 from pelton.core.config import resolve
@@ -23,6 +25,8 @@ from pelton.engine.prompts import (
     conversations,
 )
 from pelton.engine.report import StartReport
+from pelton.engine.session import Session
+from pelton.sampling.effective import Effective, effective
 from pelton.tokenize.tokenizer import Tokenizer
 
 
@@ -43,30 +47,59 @@ class LLM:
 
     def get_tokenizer(self) -> Tokenizer:
         """The tokenizer in use."""
-        return self._parts.tokenizer
+        return self._parts.front.tokenizer
 
     def get_metrics(self) -> dict[str, float]:
-        """Totals since the start by name, such as generated_tokens, preemptions and finished_stop."""
-        return self._parts.session.engine.counters.snapshot()
+        """Figures by name: totals since the start such as generated_tokens, preemptions and finished_stop, and those of
+        EngineStats, such as kv_usage and prefix_hits_total, after the last step.
+        """
+        engine = self._parts.session.engine
+        return {**msgspec.structs.asdict(engine.stats), **engine.counters.snapshot()}
 
     def get_default_sampling_params(self) -> SamplingParams:
         """The model's own recommendation (generation_config) over the defaults; used where a call gives none."""
-        return self._parts.default_params
+        return self._parts.front.default_params
+
+    def explain_sampling(self, params: SamplingParams | Mapping[str, object] | None = None) -> Effective:
+        """The values that take effect and where each comes from: "request", "generation_config", "flag" or "default".
+
+        Of None (a call that gives no params), of a server's body with these fields, or of SamplingParams, which stand
+        for themselves: nothing of the model's is added to them. RequestError for values that cannot be.
+        """
+        if isinstance(params, SamplingParams):
+            own = {field.name: getattr(params, field.name) for field in fields(SamplingParams)}
+            general = SamplingParams()
+            return Effective(
+                params,
+                {name: "default" if value == getattr(general, name) else "request" for name, value in own.items()},
+            )
+        return effective(params or {}, self._parts.front.defaults)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets all that is kept of former prompts and answers, but for what running requests use; True."""
+        self._parts.session.reset_prefix_cache()
+        return True
 
     def generate(
         self,
         prompts: Prompts,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        *,
+        priority: int | list[int] | tuple[int, ...] = 0,
+        cache_salt: str = "",
     ) -> list[RequestOutput]:
         """Answers to one or many prompts (text, {"prompt": text} or {"prompt_token_ids": ids}), in their order.
 
-        All prompts are checked before any runs: RequestError names the place of the first bad one. A request that fails
-        later has finish_reason "error" and its error; the others are not affected.
+        `priority`: one for all or one for each, where the order of requests looks at it; smaller is more urgent. Only
+        requests of the same `cache_salt` share the beginnings of their prompts. All prompts are checked before any
+        runs: RequestError names the place of the first bad one. A request that fails later has finish_reason "error"
+        and its error; the others are not affected.
         """
         self._parts.session.refuse_fork()
-        params = self._parts.default_params if sampling_params is None else sampling_params
-        return self._run(self._parts.requests.make_all(prompts, params), use_tqdm)
+        params = self._parts.front.default_params if sampling_params is None else sampling_params
+        requests = self._parts.requests.make_all(prompts, params, priority=priority, cache_salt=cache_salt)
+        return self._run(requests, use_tqdm)
 
     def chat(
         self,
@@ -110,7 +143,7 @@ class LLM:
         self._parts.session.refuse_fork()
         check_conversation(messages)
         check_template(chat_template, chat_template_kwargs)
-        text = self._parts.template(chat_template).render(
+        text = self._parts.front.template(chat_template).render(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
@@ -122,13 +155,13 @@ class LLM:
         }
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[StreamPiece]:
-        """The answer to one prompt as it arrives; the last piece has the whole output. Closing the iterator aborts it.
+        """The answers to one prompt as they arrive, a piece of the one at `index` each; the last has the whole output.
 
-        A bad prompt raises RequestError here, not at the first piece.
+        Closing the iterator aborts them. A bad prompt raises RequestError here, not at the first piece.
         """
         self._parts.session.refuse_fork()
-        params = self._parts.default_params if sampling_params is None else sampling_params
-        return self._pieces(self._parts.requests.make(prompt, params))
+        params = self._parts.front.default_params if sampling_params is None else sampling_params
+        return _pieces(self._parts.session, self._parts.requests.make(prompt, params))
 
     def close(self) -> None:
         """Ends all requests and lets weights and KV memory go; closing twice is no error."""
@@ -155,14 +188,15 @@ class LLM:
             bar.close()
             session.drop(request.request_id for request in requests)
 
-    def _pieces(self, request: Request) -> Iterator[StreamPiece]:
-        session = self._parts.session
-        try:
-            (answer,) = session.start([request])
-            while True:
-                piece = session.next_piece(answer)
-                yield piece
-                if piece.finished:
-                    return
-        finally:
-            session.drop([request.request_id])
+
+def _pieces(session: Session, request: Request) -> Iterator[StreamPiece]:
+    """The request's pieces; it joins at the first one, and is out of the engine once the iterator is closed."""
+    try:
+        (answer,) = session.start([request])
+        while True:
+            pieces = session.next_pieces(answer)
+            yield from pieces
+            if pieces[-1].finished:
+                return
+    finally:
+        session.drop([request.request_id])

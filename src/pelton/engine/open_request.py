@@ -1,6 +1,10 @@
-"""OpenRequest: where one running request stands, and when it is over by count or by token id. Knows no text."""
+"""OpenRequest: where one running request stands, its known tokens, and when it is over by count or by token id.
 
-from dataclasses import dataclass
+Knows no text. Invariant: `generated` are the tokens that were told, in order.
+"""
+
+from array import array
+from dataclasses import dataclass, field
 
 from pelton.core.events import Event, RequestFinished, TokensGenerated
 from pelton.core.plan import RowResult
@@ -9,20 +13,40 @@ from pelton.core.request import Request
 
 @dataclass(slots=True)
 class OpenRequest:
-    """A request the engine works on; `generated` tokens were drawn for it so far."""
+    """A request the engine works on; `generated` were drawn for it so far. It is the BlockKeys of its prefix."""
 
     request: Request
-    generated: int = 0
+    block_size: int
+    generated: list[int] = field(default_factory=list)
+
+    def key(self, block: int) -> bytes:
+        """The int32 ids of a full block of known tokens; in front of the first block's, the salt and its length.
+
+        Two requests have the same key at a place behind equal ones exactly if they begin alike and may share.
+        """
+        prompt, size = self.request.prompt_token_ids, self.block_size
+        start, end = block * size, (block + 1) * size
+        ids = array("i", prompt[start:end])
+        if end > len(prompt):
+            ids.extend(self.generated[max(start - len(prompt), 0) : end - len(prompt)])
+        assert len(ids) == size, f"block {block} of {self.request.request_id} has {len(ids)} known tokens"
+        if block:
+            return ids.tobytes()
+        salt = self.request.cache_salt.encode("utf-8", "surrogatepass")
+        return len(salt).to_bytes(4, "little") + salt + ids.tobytes()
 
     def accept(self, result: RowResult, max_len: int) -> list[Event]:
         """Events of one step's result. Tokens after the one that ends the request are dropped and not counted.
 
         Ends: a stop id ("stop"), then max_tokens or max_len tokens with the prompt ("length"), or a fault ("error").
+        With max_tokens 0 that is at the first token drawn, which is not told: the prompt is computed then.
         """
         request = self.request
         if result.fault is not None:
             return [RequestFinished(request.request_id, "error", error=result.fault)]
-        room = min(request.max_tokens, max_len - len(request.prompt_token_ids)) - self.generated
+        if not result.tokens:
+            return []
+        room = min(request.max_tokens, max_len - len(request.prompt_token_ids)) - len(self.generated)
         tokens = result.tokens[:room]
         ended: RequestFinished | None = None
         for place, token in enumerate(tokens):
@@ -32,7 +56,7 @@ class OpenRequest:
                 break
         if ended is None and len(tokens) == room:
             ended = RequestFinished(request.request_id, "length")
-        self.generated += len(tokens)
+        self.generated += tokens
         events: list[Event] = []
         if tokens:
             events.append(TokensGenerated(request.request_id, tokens, result.logprobs[: len(tokens)]))

@@ -1,12 +1,14 @@
 """Prompts, conversations and parameters as users write them, checked and made into Requests. Runs nothing.
 
-Invariant: what comes out can run: ids are in the vocabulary, there is room for one token, and a seed is drawn.
+Invariant: what comes out can run: ids are in the vocabulary, there is room for one token, a seed is drawn, and all text
+is well-formed, so that it can be sent to another process.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import TypeVar
 
 from pelton.core.clock import Clock
 from pelton.core.errors import RequestError
@@ -15,13 +17,17 @@ from pelton.core.request import Request
 from pelton.sampling.seeds import fresh_seed, seed_source
 from pelton.tokenize.tokenizer import Tokenizer
 
+T = TypeVar("T")
 Prompt = str | Mapping[str, object]
 Prompts = Prompt | Sequence[Prompt]
 Message = Mapping[str, object]
 Conversation = Sequence[Message]
-KEYS = ("prompt", "prompt_token_ids")
+KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 # What a template is given by other ways than chat_template_kwargs ("self" is Jinja's own).
 RESERVED = ("messages", "add_generation_prompt", "continue_final_message", "tools", "self")
+TOO_LONG = "context_length_exceeded"
+LARGEST_PRIORITY = 1 << 31
+SPARE_TOKENS = 1 << 10
 LONG_TEXT = 1 << 18  # characters from which on tokenising takes longer than seeing that it is in vain
 
 
@@ -40,16 +46,27 @@ def params_list(params: SamplingParams | Sequence[SamplingParams], prompts: int)
         return [params] * prompts
     if isinstance(params, str | bytes | Mapping) or not isinstance(params, Iterable):
         raise _no_params("sampling_params", params)
-    given = list(params)
-    if len(given) != prompts:
-        raise RequestError(
-            f"There are {prompts} prompts, but {len(given)} sampling_params.",
-            "Give one for all, or one for each.",
-            param="sampling_params",
-        )
+    given = _one_for_each("sampling_params", list(params), prompts)
     for place, one in enumerate(given):
         if not isinstance(one, SamplingParams):
             raise _no_params(f"sampling_params[{place}]", one)
+    return given
+
+
+def priority_list(priority: int | list[int] | tuple[int, ...], prompts: int) -> list[int]:
+    """One priority for each prompt; RequestError where a list has another length."""
+    if isinstance(priority, list | tuple):
+        return _one_for_each("priority", list(priority), prompts)
+    return [priority] * prompts
+
+
+def _one_for_each(name: str, given: list[T], prompts: int) -> list[T]:
+    if len(given) != prompts:
+        raise RequestError(
+            f"There are {prompts} prompts, but {len(given)} {name}.",
+            "Give one for all, or one for each.",
+            param=name,
+        )
     return given
 
 
@@ -96,7 +113,7 @@ def at_place(name: str, place: int, count: int) -> Iterator[None]:
         yield
     except RequestError as error:
         where = f"{name}[{place}]: {error.cause}" if count > 1 else error.cause
-        raise RequestError(where, error.remedy, param=error.param) from error
+        raise RequestError(where, error.remedy, param=error.param, code=error.code) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +135,37 @@ class RequestMaker:
         self._seeds = seed_source(seed)
         self._numbers = count()
 
-    def make_all(self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams]) -> list[Request]:
+    def make_all(
+        self,
+        prompts: Prompts,
+        params: SamplingParams | Sequence[SamplingParams],
+        *,
+        priority: int | list[int] | tuple[int, ...] = 0,
+        cache_salt: str = "",
+    ) -> list[Request]:
         """A Request for each prompt, in order. RequestError names the first bad one's place; then none is made."""
         listed = prompt_list(prompts)
+        chosen = zip(params_list(params, len(listed)), priority_list(priority, len(listed)), strict=True)
         requests = []
-        for place, (prompt, one) in enumerate(zip(listed, params_list(params, len(listed)), strict=True)):
+        for place, (prompt, (one, urgency)) in enumerate(zip(listed, chosen, strict=True)):
             with at_place("prompts", place, len(listed)):
-                requests.append(self.make(prompt, one))
+                requests.append(self.make(prompt, one, priority=urgency, cache_salt=cache_salt))
         return requests
 
-    def make(self, prompt: Prompt, params: SamplingParams) -> Request:
-        """The Request for one prompt: text (special tokens in it count as such) or token ids."""
+    def make(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> Request:
+        """The Request for one prompt: text (special tokens in it count as such) or token ids.
+
+        `request_id` None: the next number. A smaller `priority` is more urgent, where the order of requests looks at
+        it. RequestError for what cannot run; its code is context_length_exceeded for a prompt that leaves no room.
+        """
         if not isinstance(params, SamplingParams):
             raise _no_params("sampling_params", params)
         text, ids = self._read(prompt)
@@ -137,18 +174,61 @@ class RequestMaker:
         if len(ids) >= self._limits.max_len:
             raise self._too_long(f"{len(ids)} tokens", "prompt")
         room = self._limits.max_len - len(ids)
+        self._check_params(params, room)
+        salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
         if params.seed is None:
             params = replace(params, seed=fresh_seed(self._seeds))
         ends = frozenset() if params.ignore_eos else self._limits.end_ids
         return Request(
-            request_id=str(next(self._numbers)),
+            request_id=str(next(self._numbers)) if request_id is None else _well_formed("request_id", request_id),
             prompt_token_ids=ids,
             params=params,
             stop_token_ids=ends | frozenset(params.stop_ids),
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
             arrival=self._clock.now(),
             prompt=text,
+            priority=_priority(priority),
+            bad_word_ids=self._bad_words(params),
+            cache_salt=_well_formed("cache_salt", cache_salt if salt is None else salt),
         )
+
+    def _check_params(self, params: SamplingParams, room: int) -> None:
+        """RequestError for what no model of this vocabulary and length can do; SamplingParams knows neither."""
+        if params.min_tokens > room:
+            raise RequestError(
+                f"min_tokens={params.min_tokens} is more than the {room} tokens for which there is room.",
+                f"Set at most {room}, or shorten the prompt.",
+                param="min_tokens",
+            )
+        named = {
+            "stop_token_ids": params.stop_ids,
+            "allowed_token_ids": params.allowed_token_ids or (),
+            "logit_bias": params.logit_bias or {},
+        }
+        for name, ids in named.items():
+            for token in ids:
+                if token >= self._limits.vocab:
+                    raise RequestError(
+                        f"{name} has token {token}, and the model has only {self._limits.vocab} tokens.",
+                        f"Ids are whole numbers from 0 to {self._limits.vocab - 1}.",
+                        param=name,
+                    )
+        for text in params.stop_strings:
+            _well_formed("stop", text)
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Each bad word's ids at the start of a text and behind a space: most vocabularies spell the two differently.
+
+        What the model has no token for, it cannot say.
+        """
+        found: dict[tuple[int, ...], None] = {}
+        for word in params.bad_words or ():
+            bare = word.lstrip() or word
+            for form in (bare, " " + bare):
+                ids = tuple(self._tokenizer.encode(form, special=True, param="bad_words"))
+                if ids and max(ids) < self._limits.vocab:
+                    found[ids] = None
+        return tuple(found)
 
     def encode(self, text: str, *, bos: bool, param: str) -> tuple[int, ...]:
         """Token ids of a text, in which special tokens count as such; with `bos` the model's first token in front.
@@ -160,6 +240,7 @@ class RequestMaker:
             size, longest = len(text.encode("utf-8", "surrogatepass")), self._tokenizer.longest_token_bytes
             if longest is not None and size >= self._limits.max_len * longest:
                 raise self._too_long(f"{size} bytes, which is at least {-(-size // longest)} tokens", param)
+            self._refuse_long_start(text, param)
         encode = self._tokenizer.encode_prompt if bos else self._tokenizer.encode
         ids = tuple(encode(text, special=True, param=param))
         outside = next((token for token in ids if token >= self._limits.vocab), None)
@@ -172,12 +253,24 @@ class RequestMaker:
             )
         return ids
 
+    def _refuse_long_start(self, text: str, param: str) -> None:
+        """RequestError for a text whose beginning alone has many more tokens than fit, so that time and memory are
+        bounded by what fits. What follows can join the beginning's last tokens only, not undo half of all.
+        """
+        size = LONG_TEXT
+        while size < len(text):
+            count = len(self._tokenizer.encode(text[:size], special=True, param=param))
+            if count > 2 * self._limits.max_len + SPARE_TOKENS:
+                raise self._too_long(f"more than {count // 2} tokens", param)
+            size *= 2
+
     def _too_long(self, size: str, param: str) -> RequestError:
         most = self._limits.max_len
         return RequestError(
             f"The prompt has {size}; with its answer it may have {most}.",
             f"Shorten it to at most {most - 1} tokens.",
             param=param,
+            code=TOO_LONG,
         )
 
     def _read(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
@@ -194,8 +287,8 @@ class RequestMaker:
             if key not in KEYS:
                 raise RequestError(f"A prompt has no key {key!r}.", f"Known: {', '.join(KEYS)}.", param="prompt")
         text = prompt.get("prompt")
-        if text is not None and not isinstance(text, str):
-            raise RequestError(f"prompt is {_kind(text)}, not text.", param="prompt")
+        if text is not None:
+            text = _well_formed("prompt", text)
         if prompt.get("prompt_token_ids") is not None:
             return text, self._checked(prompt["prompt_token_ids"])
         if text is None:
@@ -218,6 +311,28 @@ class RequestMaker:
                 param="prompt_token_ids",
             )
         return token
+
+
+def _well_formed(name: str, text: object) -> str:
+    """The text; RequestError for what is none, or holds half a character, which cannot be sent to another process."""
+    if not isinstance(text, str):
+        raise RequestError(f"{name} is {_kind(text)}, not text.", param=name)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{name} holds the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}.",
+            "Send well-formed Unicode text.",
+            param=name,
+        ) from error
+    return text
+
+
+def _priority(value: object) -> int:
+    number = whole(value)
+    if number is None or not -LARGEST_PRIORITY <= number < LARGEST_PRIORITY:
+        raise RequestError(f"priority={value!r} is not a whole number of 32 bits.", param="priority")
+    return number
 
 
 def _no_params(name: str, value: object) -> RequestError:

@@ -1,4 +1,7 @@
-"""StartReport: what was loaded, in which arithmetic, how much room there is, and how long each phase took."""
+"""StartReport: what was loaded, in which arithmetic, how much room there is, and how long each phase took.
+
+Invariant: it is made of builtin types, so that it can be sent to another process as it is.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,13 +10,15 @@ from dataclasses import dataclass
 from pelton.core.clock import Clock
 
 MIB = 1 << 20
+TYPICAL = 1024  # tokens of a request with its answer
 
 
 @dataclass(frozen=True, slots=True)
 class StartReport:
     """Facts of one start. Sizes in bytes, `phases` as (name, seconds) in order.
 
-    `weights`: how they are stored and multiplied. `notes`: sentences for the user, which are also logged as warnings.
+    `weights`: how they are stored and multiplied. `activation_bytes`: working memory of the largest step.
+    `notes`: sentences for the user, which are also logged as warnings.
     """
 
     model: str
@@ -29,6 +34,8 @@ class StartReport:
     phases: tuple[tuple[str, float], ...]
     notes: tuple[str, ...] = ()
     weights: str = ""
+    activation_bytes: int = 0
+    max_num_seqs: int = 0
 
     @property
     def kv_bytes(self) -> int:
@@ -36,18 +43,31 @@ class StartReport:
         return self.kv_blocks * self.kv_block_bytes
 
     @property
+    def kv_tokens(self) -> int:
+        """Tokens that the cache holds; block 0 holds none."""
+        return (self.kv_blocks - 1) * self.block_size
+
+    @property
     def seconds(self) -> float:
         return sum(seconds for _, seconds in self.phases)
 
+    def concurrency(self, tokens: int) -> float:
+        """How many requests of so many tokens each, answer included, the cache holds at once."""
+        return (self.kv_blocks - 1) / -(-tokens // self.block_size)
+
     def lines(self) -> list[str]:
         """The report for people, without the notes."""
-        tokens = (self.kv_blocks - 1) * self.block_size
         phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.phases)
+        lengths = dict.fromkeys((self.max_model_len, min(TYPICAL, self.max_model_len)))
+        fits = ", ".join(f"{self.concurrency(length):.1f}x of {length} tokens" for length in lengths)
         return [
-            f"model    {self.model}: {self.weight_bytes / MIB:.1f} MiB of weights, dtype {self.dtype}",
+            f"model    {self.model}: dtype {self.dtype}",
             *([f"weights  {self.weights}"] if self.weights else []),
-            f"kv       {self.kv_blocks} blocks of {self.block_size} tokens, {self.kv_bytes / MIB:.1f} MiB when full: "
-            f"{tokens} tokens, at most {self.max_model_len} per request",
+            f"memory   weights {self.weight_bytes / MIB:.1f} MiB, KV {self.kv_bytes / MIB:.1f} MiB when full, "
+            f"activations at most {self.activation_bytes / MIB:.1f} MiB",
+            f"kv       {self.kv_blocks} blocks of {self.block_size} tokens: {self.kv_tokens} tokens, "
+            f"at most {self.max_model_len} per request",
+            f"room     concurrency: {fits}; max_num_seqs {self.max_num_seqs}",
             f"backend  {self.backend}: {self.isa}, {self.threads} threads",
             f"start    {self.seconds:.2f} s ({phases})",
         ]

@@ -5,17 +5,46 @@ engine or an unfinished answer does so in its turn; a dropped request is out of 
 """
 
 import os
+import signal
+import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock, get_ident
+from types import FrameType, TracebackType
 
 from pelton.core.errors import BackendError, RequestError
 from pelton.core.request import Request
 from pelton.engine.engine import Engine
-from pelton.engine.interrupts import HeldInterrupt
 from pelton.engine.outputs import Answer, Answers, StreamPiece
 from pelton.tokenize.tokenizer import Tokenizer
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+class HeldInterrupt:
+    """A block of code that SIGINT cannot cut. Outside the main thread, which alone gets signals, it does nothing."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._former: Handler | None = None
+
+    def __enter__(self) -> "HeldInterrupt":
+        if threading.current_thread() is threading.main_thread():
+            former = signal.getsignal(signal.SIGINT)
+            if callable(former):
+                self._former = former
+                signal.signal(signal.SIGINT, self._hold)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        if self._former is not None:
+            signal.signal(signal.SIGINT, self._former)
+            if self._held:
+                self._former(signal.SIGINT, None)
+
+    def _hold(self, number: int, frame: FrameType | None) -> None:
+        self._held = True
 
 
 class Session:
@@ -49,17 +78,18 @@ class Session:
             )
 
     def start(self, requests: Iterable[Request]) -> list[Answer]:
-        """The requests join the engine together; RequestError or CapacityError where one can never run.
+        """The requests join the engine together, each as its n sequences.
 
-        Those before it have joined then: the caller drops all of them.
+        RequestError or CapacityError where one can never run. Some have joined then: the caller drops all of them.
         """
         with self._turn():
             if self._closed:
                 raise RequestError("The engine is closed.", "Open the model again.")
             answers = []
             for request in requests:
-                self.engine.add_request(request)
                 answers.append(self._answers.start(request))
+                for sequence in request.children():
+                    self.engine.add_request(sequence)
             return answers
 
     def advance(self) -> list[Answer]:
@@ -74,16 +104,21 @@ class Session:
                 self._move()
             return [answer for answer in answers if not answer.finished]
 
-    def next_piece(self, answer: Answer) -> StreamPiece:
-        """What came of an answer since the last piece, as soon as there is something; whoever's steps brought it."""
+    def next_pieces(self, answer: Answer) -> list[StreamPiece]:
+        """What came of an answer since the last pieces, as soon as there is something; whoever's steps brought it."""
         while True:
             with self._turn():
-                piece = answer.piece()
-                if piece is None:
+                pieces = answer.pieces()
+                if not pieces:
                     self._move()
-                    piece = answer.piece()
-            if piece is not None:
-                return piece
+                    pieces = answer.pieces()
+            if pieces:
+                return pieces
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets every cached block that no request uses."""
+        with self._turn():
+            self.engine.reset_prefix_cache()
 
     def drop(self, request_ids: Iterable[str]) -> None:
         """Nobody waits for these any more: they end, if they have not yet; at once, or when the present turn is over.
@@ -128,9 +163,8 @@ class Session:
             while self._leaving and self._turn_lock.acquire(blocking=False):
                 try:
                     while self._leaving:
-                        request_id = self._leaving.popleft()
-                        self.engine.abort(request_id)
-                        self._answers.drop(request_id)
+                        for sequence in self._answers.drop(self._leaving.popleft()):
+                            self.engine.abort(sequence)
                 finally:
                     self._turn_lock.release()
 

@@ -3,20 +3,38 @@
 Invariant: lengths and blocks are committed before the step's tokens are told to anybody.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from pelton.core.events import Event, RequestFinished, RequestPreempted, RequestScheduled, TokensGenerated
+from pelton.backends.backend import FAULT_NO_TOKEN
+from pelton.core.clock import Clock
+from pelton.core.events import (
+    Event,
+    PromptScored,
+    RequestFinished,
+    RequestPreempted,
+    RequestScheduled,
+    TokensGenerated,
+)
+from pelton.core.plan import StepPlan
 from pelton.engine.open_request import OpenRequest
-from pelton.runner.runner import Runner
+from pelton.runner.runner import FAULTS, Runner
 from pelton.schedule.scheduler import Scheduler
 
+NO_TOKEN = FAULTS[FAULT_NO_TOKEN]  # by the request's own wishes; what it computed is good
+Planned = Callable[[StepPlan | None, float], None]
 
-def run_step(scheduler: Scheduler, runner: Runner, requests: Mapping[str, OpenRequest], now: float) -> list[Event]:
-    """What happened in one step, in order; empty if there is nothing to do. `now` in seconds of the engine's clock.
 
+def run_step(
+    scheduler: Scheduler, runner: Runner, requests: Mapping[str, OpenRequest], clock: Clock, planned: Planned
+) -> list[Event]:
+    """What happened in one step, in order; empty if there is nothing to do.
+
+    `planned` is told the plan, and the seconds it took to make it, before it is run: a step may take the process down.
     RuntimeError where requests are open but none can go on: their waiters would ask for ever.
     """
-    plan = scheduler.plan(now)
+    began = clock.now()
+    plan = scheduler.plan()
+    planned(plan, clock.now() - began)
     if plan is None:
         if requests:
             raise RuntimeError(f"no progress with {len(requests)} open requests")
@@ -27,12 +45,19 @@ def run_step(scheduler: Scheduler, runner: Runner, requests: Mapping[str, OpenRe
     # Rows with a grammar would have their masks filled here; drawing and comparing drafts happen inside `run`.
     result = runner.run(plan)
 
+    owners = [scheduler.request_at(row.row) for row in result.rows]
+    for owner, row in zip(owners, result.rows, strict=True):
+        if owner is not None and row.fault is not None and row.fault != NO_TOKEN:
+            # Who has read what another wrote is computed once more by itself; its row is empty then.
+            scheduler.fault(row.row)
+
     generated: dict[int, int] = {}
     finished: set[int] = set()
-    for row in result.rows:
-        request_id = scheduler.request_at(row.row)
-        if request_id is None:
-            continue  # aborted while the step ran
+    for request_id, piece, row in zip(owners, plan.rows, result.rows, strict=True):
+        if request_id is None or scheduler.request_at(row.row) is None:
+            continue  # aborted while the step ran, or to be computed once more
+        if row.scores:
+            events.append(PromptScored(request_id, piece.start + 1, row.scores))
         for event in requests[request_id].accept(row, scheduler.max_len):
             events.append(event)
             if isinstance(event, TokensGenerated):

@@ -18,6 +18,7 @@ from pelton.tokenize.text_bound import longest_token_bytes
 from pelton.tokenize.token_bytes import section, spelling_of
 
 _LARGEST_ID = 2**32 - 1  # of the library
+_LONG_TEXT = 1 << 13  # characters, which take about a millisecond
 
 
 class Tokenizer:
@@ -66,7 +67,10 @@ class Tokenizer:
             ) from error
         with self._lock:
             self._inner.encode_special_tokens = not special
-            ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
+            if len(text) < _LONG_TEXT:
+                ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
+            else:  # a batch is encoded without the interpreter's lock, so that other threads go on meanwhile
+                ids = self._inner.encode_batch([text], add_special_tokens=False)[0].ids
         return ids
 
     def encode_prompt(self, text: str, *, special: bool = False, param: str = "prompt") -> list[int]:
