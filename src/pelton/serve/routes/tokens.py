@@ -1,0 +1,58 @@
+"""POST /tokenize and /detokenize, in vLLM's shape. They start nothing in the engine."""
+
+import msgspec
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from pelton.core.errors import RequestError
+from pelton.serve.replies.head import encode
+from pelton.serve.routes.generation import service_of
+from pelton.serve.routes.rendering import rendered
+from pelton.serve.schema.answers import Text, Tokens
+from pelton.serve.schema.body import Body, told
+from pelton.serve.schema.fields import DetokenizeFields, MessageFields, PromptFields, TokenizeFields
+from pelton.serve.schema.json_text import read_object
+from pelton.serve.service import Service
+
+
+async def tokenize(http: HttpRequest) -> Response:
+    """Token ids of a prompt or of a conversation."""
+    service = service_of(http)
+    return await service.prepare(lambda raw: _tokenize(service, raw), await http.body())
+
+
+async def detokenize(http: HttpRequest) -> Response:
+    """Text of token ids."""
+    service = service_of(http)
+    return await service.prepare(lambda raw: _detokenize(service, raw), await http.body())
+
+
+def _tokenize(service: Service, raw: bytes) -> Response:
+    given = read_object(raw)
+    body = Body(given, strict=service.settings.strict, known=(TokenizeFields, PromptFields, MessageFields))
+    fields = body.read(TokenizeFields)
+    service.model_name(fields.model)
+    if given.get("prompt") is not None:
+        text = body.read(PromptFields).prompt
+        ids = service.engine.requests.encode(text, bos=fields.add_special_tokens is not False, param="prompt")
+    else:
+        ids = rendered(service, body.read(MessageFields), bos=bool(fields.add_special_tokens)).ids
+    tokenizer = service.engine.front.tokenizer
+    strings = [tokenizer.token_text(token) for token in ids] if fields.return_token_strs else None
+    return _json(body, Tokens(len(ids), service.engine.limits.max_len, list(ids), strings))
+
+
+def _detokenize(service: Service, raw: bytes) -> Response:
+    body = Body(read_object(raw), strict=service.settings.strict, known=(DetokenizeFields,))
+    fields = body.read(DetokenizeFields)
+    service.model_name(fields.model)
+    try:
+        text = service.engine.front.tokenizer.decode(fields.tokens, skip_special=False)
+    except RequestError as error:
+        raise RequestError(error.cause, error.remedy, param="tokens", code=error.code) from error
+    return _json(body, Text(text))
+
+
+def _json(body: Body, value: msgspec.Struct) -> Response:
+    headers = {"X-Pelton-Ignored": told(body.ignored)} if body.ignored else {}
+    return Response(encode(value), headers=headers, media_type="application/json")

@@ -1,0 +1,291 @@
+"""What clients get wrong: each case is a 4xx that names the field, and the server answers the next request."""
+
+import json
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from tests.serve.conftest import MakeClient
+from tests.serve.fakes import FakeEngine
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+HELLO = {"messages": [{"role": "user", "content": "Hi"}]}
+DEEP = "[" * 50_000
+
+# (path, fields, param of the error)
+CASES: list[tuple[str, dict[str, Any], str | None]] = [
+    (COMPLETIONS, {}, "prompt"),
+    (COMPLETIONS, {"prompt": ""}, "prompt"),
+    (COMPLETIONS, {"prompt": None}, "prompt"),
+    (COMPLETIONS, {"prompt": []}, "prompt"),
+    (COMPLETIONS, {"prompt": [[]]}, "prompt"),
+    (COMPLETIONS, {"prompt": ["a", ""]}, "prompt[1]"),
+    (COMPLETIONS, {"prompt": ["a", 5]}, "prompt[1]"),
+    (COMPLETIONS, {"prompt": {"a": 1}}, "prompt"),
+    (COMPLETIONS, {"prompt": [1.5]}, "prompt[0]"),
+    (COMPLETIONS, {"prompt": [65, True]}, "prompt[1]"),
+    (COMPLETIONS, {"prompt": [65, 10**6]}, "prompt"),
+    (COMPLETIONS, {"prompt": [65, 10**30]}, "prompt"),
+    (COMPLETIONS, {"prompt": [-1]}, "prompt"),
+    (COMPLETIONS, {"prompt": "x" * 1000}, "prompt"),
+    (COMPLETIONS, {"prompt": ["x"] * 5000}, "prompt"),
+    (COMPLETIONS, {"prompt": "x", "max_tokens": 10**9}, "max_tokens"),
+    (COMPLETIONS, {"prompt": "x", "max_tokens": 10**30}, "max_tokens"),
+    (COMPLETIONS, {"prompt": "x", "max_tokens": -1}, "max_tokens"),
+    (COMPLETIONS, {"prompt": "x", "max_tokens": "7"}, "max_tokens"),
+    (COMPLETIONS, {"prompt": "x", "max_tokens": 7.5}, "max_tokens"),
+    (COMPLETIONS, {"prompt": "x", "max_tokens": True}, "max_tokens"),
+    (COMPLETIONS, {"prompt": "x", "min_tokens": 9, "max_tokens": 3}, "min_tokens"),
+    (COMPLETIONS, {"prompt": "x", "n": 0}, "n"),
+    (COMPLETIONS, {"prompt": "x", "n": 1_000_000}, "n"),
+    (COMPLETIONS, {"prompt": "x", "n": 129}, "n"),
+    (COMPLETIONS, {"prompt": ["x"] * 100, "n": 100}, "n"),
+    (COMPLETIONS, {"prompt": "x", "temperature": 2.1}, "temperature"),
+    (COMPLETIONS, {"prompt": "x", "temperature": -0.1}, "temperature"),
+    (COMPLETIONS, {"prompt": "x", "temperature": "hot"}, "temperature"),
+    (COMPLETIONS, {"prompt": "x", "temperature": [1]}, "temperature"),
+    (COMPLETIONS, {"prompt": "x", "top_p": 0}, "top_p"),
+    (COMPLETIONS, {"prompt": "x", "top_p": 1.1}, "top_p"),
+    (COMPLETIONS, {"prompt": "x", "top_k": -2}, "top_k"),
+    (COMPLETIONS, {"prompt": "x", "min_p": 2}, "min_p"),
+    (COMPLETIONS, {"prompt": "x", "presence_penalty": 3}, "presence_penalty"),
+    (COMPLETIONS, {"prompt": "x", "repetition_penalty": 0}, "repetition_penalty"),
+    (COMPLETIONS, {"prompt": "x", "seed": 2**64}, "seed"),
+    (COMPLETIONS, {"prompt": "x", "seed": "s"}, "seed"),
+    (COMPLETIONS, {"prompt": "x", "logprobs": 21}, "logprobs"),
+    (COMPLETIONS, {"prompt": "x", "logprobs": True}, "logprobs"),
+    (COMPLETIONS, {"prompt": "x", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+    (COMPLETIONS, {"prompt": "x", "stop": ["a", 5]}, "stop[1]"),
+    (COMPLETIONS, {"prompt": "x", "stop": [""]}, "stop"),
+    (COMPLETIONS, {"prompt": "x", "stop": 7}, "stop"),
+    (COMPLETIONS, {"prompt": "x", "stop_token_ids": [10**6]}, "stop_token_ids"),
+    (COMPLETIONS, {"prompt": "x", "stop_token_ids": ["a"]}, "stop_token_ids[0]"),
+    (COMPLETIONS, {"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias"),
+    (COMPLETIONS, {"prompt": "x", "logit_bias": {"5": 101}}, "logit_bias[...]"),
+    (COMPLETIONS, {"prompt": "x", "logit_bias": {"999999": 1}}, "logit_bias"),
+    (COMPLETIONS, {"prompt": "x", "logit_bias": [1]}, "logit_bias"),
+    (COMPLETIONS, {"prompt": "x", "allowed_token_ids": []}, "allowed_token_ids"),
+    (COMPLETIONS, {"prompt": "x", "allowed_token_ids": [10**6]}, "allowed_token_ids"),
+    (COMPLETIONS, {"prompt": "x", "stream": "yes"}, "stream"),
+    (COMPLETIONS, {"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options"),
+    (
+        COMPLETIONS,
+        {"prompt": "x", "stream": True, "stream_options": {"include_usage": 1}},
+        "stream_options.include_usage",
+    ),
+    (COMPLETIONS, {"prompt": "x", "priority": 2**40}, "priority"),
+    (COMPLETIONS, {"prompt": "x", "cache_salt": ""}, "cache_salt"),
+    (COMPLETIONS, {"prompt": "x", "model": 5}, "model"),
+    (COMPLETIONS, {"prompt": "x", "suffix": "y"}, "suffix"),
+    (COMPLETIONS, {"prompt": "x", "best_of": 3}, "best_of"),
+    (COMPLETIONS, {"prompt": "x", "use_beam_search": True}, "use_beam_search"),
+    (COMPLETIONS, {"prompt": "x", "prompt_embeds": "AAAA"}, "prompt_embeds"),
+    (COMPLETIONS, {"prompt": "x", "typical_p": 0.5}, "typical_p"),
+    (COMPLETIONS, {"prompt": "x", "mirostat": 2}, "mirostat"),
+    (COMPLETIONS, {"prompt": "x", "dry_multiplier": 0.8}, "dry_multiplier"),
+    (COMPLETIONS, {"prompt": "x", "xtc_probability": 0.5}, "xtc_probability"),
+    (COMPLETIONS, {"prompt": "x", "guided_regex": "a+"}, "guided_regex"),
+    (COMPLETIONS, {"prompt": "x", "structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    (COMPLETIONS, {"prompt": "x", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+    (CHAT, {}, "messages"),
+    (CHAT, {"messages": []}, "messages"),
+    (CHAT, {"messages": "Hi"}, "messages"),
+    (CHAT, {"messages": [5]}, "messages[0]"),
+    (CHAT, {"messages": [{}]}, "messages[0].role"),
+    (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
+    (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    (CHAT, {"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "messages[0].content[0]",
+    ),
+    (CHAT, {"messages": [{"role": "tool", "content": "5"}]}, "messages[0].role"),
+    (CHAT, {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+    (CHAT, {"messages": [{"role": "user", "content": "x" * 1000}]}, "messages"),
+    (CHAT, {**HELLO, "top_logprobs": 5}, "top_logprobs"),
+    (CHAT, {**HELLO, "logprobs": 5}, "logprobs"),
+    (CHAT, {**HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    (CHAT, {**HELLO, "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    (CHAT, {**HELLO, "tool_choice": "required"}, "tool_choice"),
+    (CHAT, {**HELLO, "response_format": {"type": "json_object"}}, "response_format"),
+    (CHAT, {**HELLO, "modalities": ["text", "audio"]}, "modalities"),
+    (CHAT, {**HELLO, "chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs"),
+    (CHAT, {**HELLO, "chat_template_kwargs": 5}, "chat_template_kwargs"),
+    (CHAT, {**HELLO, "add_generation_prompt": True, "continue_final_message": True}, "continue_final_message"),
+    ("/tokenize", {}, "messages"),
+    ("/tokenize", {"prompt": 5}, "prompt"),
+    ("/detokenize", {}, "tokens"),
+    ("/detokenize", {"tokens": "a"}, "tokens"),
+    ("/detokenize", {"tokens": [10**9]}, "tokens"),
+    ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+]
+
+RAW = [
+    b"",
+    b"{",
+    b"nonsense",
+    b"[]",
+    b'"text"',
+    b"5",
+    b"null",
+    b"\xff\xfe",
+    b'{"prompt": "x", "temperature": NaN}',
+    b'{"prompt": "x", "temperature": Infinity}',
+    b'{"prompt": "x", "temperature": 1e999}',
+    b'{"prompt": "x", "max_tokens": ' + b"9" * 5000 + b"}",
+    b'{"prompt": "\xed\xa0\x80"}',
+    b'{"prompt": ' + DEEP.encode(),
+    b'{"prompt": ' + DEEP.encode() + b"]" * 50_000 + b"}",
+]
+
+# Half of a character, by field; the value that is whole is taken.
+SURROGATES: list[tuple[str, str, str]] = [
+    (COMPLETIONS, '{"prompt": "ab\\ud800"}', "prompt"),
+    (COMPLETIONS, '{"prompt": ["ok", "\\udc00 x"]}', "prompt[1]"),
+    (COMPLETIONS, '{"prompt": "x", "stop": ["\\ud83d"]}', "stop[0]"),
+    (COMPLETIONS, '{"prompt": "x", "cache_salt": "\\ud83d"}', "cache_salt"),
+    (CHAT, '{"messages": [{"role": "user", "content": "\\uD83D"}]}', "messages[0].content"),
+    (CHAT, '{"messages": [{"role": "\\ud83dx", "content": "a"}]}', "messages[0].role"),
+    ("/tokenize", '{"prompt": "\\ud83d"}', "prompt"),
+]
+
+
+def is_alive(client: TestClient) -> bool:
+    return client.post(COMPLETIONS, json={"prompt": "x", "max_tokens": 1}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"), CASES, ids=[f"{path.split('/')[-1]}-{str(fields)[:60]}" for path, fields, _ in CASES]
+)
+def test_a_bad_field_is_a_400_by_its_name(
+    client: TestClient, path: str, fields: dict[str, Any], param: str | None
+) -> None:
+    reply = client.post(path, json=fields)
+    assert reply.status_code == 400, reply.text
+    error = reply.json()["error"]
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert error["code"]
+    assert len(error["message"]) < 1100
+    assert is_alive(client)
+
+
+@pytest.mark.parametrize("raw", RAW, ids=[raw[:40].decode("latin-1") for raw in RAW])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/tokenize", "/detokenize"])
+def test_what_is_no_json_object_is_a_400(client: TestClient, path: str, raw: bytes) -> None:
+    reply = client.post(path, content=raw, headers={"content-type": "application/json"})
+    assert reply.status_code == 400, reply.text
+    assert reply.json()["error"]["message"]
+    assert is_alive(client)
+
+
+@pytest.mark.parametrize(("path", "raw", "param"), SURROGATES, ids=[raw for _, raw, _ in SURROGATES])
+def test_half_a_character_is_a_400_by_its_place(client: TestClient, path: str, raw: str, param: str) -> None:
+    reply = client.post(path, content=raw.encode())
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param
+    assert "surrogate" in reply.json()["error"]["message"]
+    assert is_alive(client)
+
+
+def test_a_whole_pair_is_no_fault(client: TestClient) -> None:
+    assert client.post(COMPLETIONS, content=b'{"prompt": "\\ud83d\\ude00", "max_tokens": 1}').status_code == 200
+
+
+def test_the_context_is_named_by_its_code(client: TestClient) -> None:
+    for path, fields in (
+        (COMPLETIONS, {"prompt": "x" * 1000}),
+        (COMPLETIONS, {"prompt": [65] * 1000}),
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 1000}]}),
+    ):
+        assert client.post(path, json=fields).json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_huge_prompt_is_refused(client: TestClient) -> None:
+    text = "all work and no play " * 500_000
+    for path, fields in (
+        (COMPLETIONS, {"prompt": text}),
+        (COMPLETIONS, {"prompt": [65] * 2_000_000}),
+        (CHAT, {"messages": [{"role": "user", "content": text}]}),
+        ("/tokenize", {"prompt": text}),
+    ):
+        reply = client.post(path, json=fields)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, "context_length_exceeded")
+        assert len(reply.text) < 3000
+    assert is_alive(client)
+
+
+def test_a_body_above_the_limit_is_a_413(make_client: MakeClient) -> None:
+    client = make_client(max_body_bytes=1000)
+    reply = client.post(COMPLETIONS, json={"prompt": "x" * 2000})
+    assert reply.status_code == 413
+    assert reply.json()["error"]["code"] == "body_too_large"
+
+    def chunks() -> Any:
+        yield b'{"prompt": "'
+        for _ in range(100):
+            yield b"x" * 100
+        yield b'"}'
+
+    assert client.post(COMPLETIONS, content=chunks()).status_code == 413
+    assert is_alive(client)
+
+
+def test_an_unknown_model_is_a_404(client: TestClient) -> None:
+    for path in (CHAT, COMPLETIONS):
+        reply = client.post(path, json={"model": "gpt-9", "prompt": "x", **HELLO})
+        assert reply.status_code == 404
+        error = reply.json()["error"]
+        assert (error["param"], error["code"]) == ("model", "model_not_found")
+
+
+def test_unknown_fields_are_told_back(client: TestClient) -> None:
+    reply = client.post(COMPLETIONS, json={"prompt": "x", "max_tokens": 1, "temprature": 1, "zzz": None, "user": "me"})
+    assert reply.status_code == 200
+    assert reply.headers["x-pelton-ignored"] == "temprature, zzz"
+    odd = {f"line\r\nbreak {place} \u4e16": 1 for place in range(200)}
+    reply = client.post(COMPLETIONS, json={"prompt": "x", "max_tokens": 1, "stream": True, **odd})
+    assert reply.status_code == 200
+    assert "and 168 more" in reply.headers["x-pelton-ignored"]
+    reply = client.post("/tokenize", json={"prompt": "x", "zzz": 1})
+    assert reply.headers["x-pelton-ignored"] == "zzz"
+    assert "x-pelton-ignored" not in client.post(COMPLETIONS, json={"prompt": "x"}).headers
+
+
+def test_strict_refuses_unknown_fields(make_client: MakeClient) -> None:
+    client = make_client(strict=True)
+    reply = client.post(COMPLETIONS, json={"prompt": "x", "temprature": 1})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == "temprature"
+    assert client.post(COMPLETIONS, json={"prompt": "x", "user": "me", "suffix": None}).status_code == 200
+
+
+def test_neutral_values_of_what_is_not_done_are_taken(client: TestClient) -> None:
+    neutral: dict[str, Any] = {
+        "tools": [],
+        "tool_choice": "none",
+        "response_format": {"type": "text"},
+        "best_of": 1,
+        "use_beam_search": False,
+        "length_penalty": 1.0,
+        "typical_p": 1.0,
+        "mirostat": 0,
+        "structured_outputs": None,
+        "parallel_tool_calls": True,
+        "seed": -1,
+        "stop": None,
+        "logit_bias": {},
+    }
+    reply = client.post(CHAT, json={**HELLO, "max_tokens": 1, **neutral})
+    assert reply.status_code == 200, reply.text
+    assert "x-pelton-ignored" not in reply.headers
+
+
+def test_nothing_bad_reaches_the_engine(make_client: MakeClient) -> None:
+    engine = FakeEngine()
+    client = make_client(engine)
+    for path, fields, _ in CASES:
+        client.post(path, content=json.dumps(fields))
+    assert engine.submitted == []
