@@ -1,0 +1,81 @@
+"""The interface of a workload: what is asked, how long the answers are. When it is asked is the load's business.
+
+Invariant: the same options and seed give the same samples.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+from pelton.core.errors import SettingError
+
+Message = Mapping[str, object]
+TokenIds = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One request: either `prompt` (text or token ids) or `messages`, and how many tokens of answer it asks for."""
+
+    output_len: int
+    prompt: str | TokenIds | None = None
+    messages: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadOptions:
+    """`data`: folder of public data sets, or None. `path`: the user's own file. Lengths in tokens; None: the
+    workload's own. `encode` gives a text's token ids.
+    """
+
+    count: int
+    data: Path | None = None
+    path: Path | None = None
+    input_len: int | None = None
+    output_len: int | None = None
+    prefix_len: int = 0
+    encode: Callable[[str], TokenIds] | None = None
+    random: Random = field(default_factory=lambda: Random(0))
+
+    def pick(self, rows: list[Mapping[str, object]]) -> list[Mapping[str, object]]:
+        """`count` of the rows in a random order, each as seldom again as possible."""
+        picked: list[Mapping[str, object]] = []
+        while len(picked) < self.count:
+            picked += self.random.sample(rows, len(rows))
+        return picked[: self.count]
+
+
+class Workload(Protocol):
+    """Makes the samples of one kind of traffic."""
+
+    def samples(self, options: WorkloadOptions) -> list[Sample]:
+        """As many as `options.count`; SettingError where something it needs is not there."""
+        ...
+
+
+def rows_of(options: WorkloadOptions, name: str) -> list[Mapping[str, object]]:
+    """The lines of one data set; SettingError where the folder or the file is missing."""
+    if options.data is None:
+        raise SettingError(f"This workload is built from {name}.", "Name the folder of data sets by --data.")
+    file = options.data / name
+    if not file.is_file():
+        raise SettingError(f"--data {options.data} has no {name}.", "Name the folder that holds it.")
+    return list(json_lines(file))
+
+
+def json_lines(file: Path) -> Iterator[Mapping[str, object]]:
+    """The tables of a file with one JSON value a line; SettingError naming the first line that is none."""
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise SettingError(f"{file}, line {number}, is no JSON: {error}.") from error
+            if not isinstance(row, dict):
+                raise SettingError(f"{file}, line {number}, is no JSON object.", 'Write it like {"prompt": "..."}.')
+            yield row

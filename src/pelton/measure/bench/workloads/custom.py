@@ -1,0 +1,55 @@
+"""The user's own traffic: a file with one JSON object a line, or one JSON table of lists of prompts.
+
+A line has "prompt" (text), "prompt_token_ids" or "messages", and may have "output_len".
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pelton.core.errors import SettingError
+from pelton.core.params import whole
+from pelton.measure.bench.workload import Sample, WorkloadOptions, json_lines
+
+OUTPUT_LEN = 128
+
+
+class Custom:
+    """The file's lines in order, from the first again when it has fewer than are asked for."""
+
+    def samples(self, options: WorkloadOptions) -> list[Sample]:
+        if options.path is None:
+            raise SettingError("The custom workload needs a file.", "Name it by --dataset-path.")
+        made = [_sample(options, row, number) for number, row in enumerate(_rows(options.path), 1)]
+        if not made:
+            raise SettingError(f"--dataset-path {options.path} has no prompts.")
+        return [made[place % len(made)] for place in range(options.count)]
+
+
+def _rows(path: Path) -> list[Mapping[str, object]]:
+    """`path` may end in #NAME, which picks one list of a table of lists."""
+    file, _, name = str(path).partition("#")
+    if not Path(file).is_file():
+        raise SettingError(f"--dataset-path {file} does not exist.")
+    if not name:
+        return list(json_lines(Path(file)))
+    table = json.loads(Path(file).read_text(encoding="utf-8"))
+    if not isinstance(table, dict) or not isinstance(table.get(name), list):
+        known = ", ".join(table) if isinstance(table, dict) else "none"
+        raise SettingError(f"{file} has no list {name!r}.", f"It has: {known}.")
+    return [{"prompt": prompt} for prompt in table[name]]
+
+
+def _sample(options: WorkloadOptions, row: Mapping[str, object], number: int) -> Sample:
+    length = options.output_len or whole(row.get("output_len")) or OUTPUT_LEN
+    prompt, ids, messages = row.get("prompt"), row.get("prompt_token_ids"), row.get("messages")
+    if isinstance(prompt, str):
+        return Sample(length, prompt=prompt)
+    if isinstance(ids, list) and all(isinstance(token, int) for token in ids):
+        return Sample(length, prompt=tuple(ids))
+    if isinstance(messages, list):
+        return Sample(length, messages=tuple(messages))
+    raise SettingError(
+        f"--dataset-path {options.path}: request {number} has no prompt.",
+        'Give it "prompt" (text), "prompt_token_ids" or "messages".',
+    )

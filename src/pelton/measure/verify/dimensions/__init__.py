@@ -1,0 +1,1 @@
+"""One file for each thing that must not change an answer."""

@@ -1,0 +1,56 @@
+"""Rig: fresh engines over one executable, each with its own settings and as few blocks as wanted.
+
+Invariant: an engine built here knows nothing of the ones before it, whatever bytes these left in the blocks.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pelton.backends.backend import Executable
+from pelton.core.clock import Clock
+from pelton.core.config import CacheSection, ScheduleSection
+from pelton.core.counters import Counters
+from pelton.engine.engine import Engine
+from pelton.kv.pool import BlockPool
+from pelton.runner.rows import RowStates
+from pelton.runner.runner import Runner
+from pelton.sampling.encode import encode
+from pelton.schedule import ORDERS
+from pelton.schedule.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the executable was made for: tokens and sequences of a step, KV blocks (without the null block), their
+    tokens; `max_len`: tokens of a prompt and its answer.
+    """
+
+    tokens: int
+    rows: int
+    blocks: int
+    block_size: int
+    max_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """The parts engines are made of: the executable with its KV memory, and how the others are made."""
+
+    executable: Executable
+    sizes: Sizes
+    clock: Clock
+    pool: Callable[[int], BlockPool] = BlockPool
+    scheduler: type[Scheduler] = Scheduler
+    runner: type[Runner] = Runner
+
+    def engine(
+        self, schedule: ScheduleSection, cache: CacheSection, blocks: int, executable: Executable | None = None
+    ) -> Engine:
+        """An engine with nothing to do and `blocks` KV blocks. `executable`: the rig's own in another's clothes."""
+        sizes = self.sizes
+        assert blocks <= sizes.blocks, f"{blocks} blocks of {sizes.blocks}"
+        order = ORDERS.get(schedule.scheduling_policy)()
+        scheduler = self.scheduler(schedule, cache, order, self.pool(blocks + 1), sizes.block_size, sizes.max_len)
+        states = RowStates(schedule.max_num_seqs, scheduler.max_len, sizes.block_size)
+        runner = self.runner(executable or self.executable, states, encode)
+        return Engine(scheduler, runner, self.clock, Counters(), sizes.block_size)

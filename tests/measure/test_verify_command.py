@@ -1,0 +1,110 @@
+"""`pelton verify` as a user meets it, on a tiny model with a tokenizer of bytes: what it prints, and its exit codes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.engine.fakes import byte_tokenizer
+from tests.measure.verify_faults import RowNoise
+from tests.oracle.tiny import save, tiny_llama
+
+from pelton.cli.commands.verify import verify_model
+from pelton.core.errors import RequestError
+from pelton.engine.build import EngineParts, build_engine
+
+pytest.importorskip("pelton.backends.cpu._native")
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+FEW = ("--schedules", "3", "--max-tokens", "6", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = save(tiny_llama(vocab_size=272), tmp_path_factory.mktemp("tiny"))
+    byte_tokenizer()._inner.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE, "eos_token": "<end>"}))
+    return folder
+
+
+def verify(*words: object) -> Result:
+    return CliRunner().invoke(verify_model, [str(word) for word in words])
+
+
+def test_equal_answers_exit_with_0(model: Path) -> None:
+    done = verify(model, *FEW)
+    assert done.exit_code == 0, done.output
+    assert "not run: 45 of 48 cells" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("equal to the last bit: 3 schedules in 3 cells, ")
+
+
+def test_json_is_one_object(model: Path) -> None:
+    done = verify(model, *FEW, "--json", "--seed", 4, "--dtype", "float32")
+    assert done.exit_code == 0
+    record = json.loads(done.stdout)
+    assert record["passed"] and record["schedules"] == 3 and record["seed"] == 4
+    assert record["model"] == str(model) and record["dtype"] == "float32" and record["backend"] == "cpu"
+
+
+def test_different_answers_exit_with_1(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def noisy(*given: object) -> EngineParts:
+        parts = build_engine(*given)  # type: ignore[arg-type]
+        return replace(parts, executable=RowNoise(parts.executable))
+
+    monkeypatch.setattr("pelton.measure.verify.start.build_engine", noisy)
+    done = verify(model, *FEW)
+    assert done.exit_code == 1
+    assert done.stdout.startswith("DIFFERENT") and done.stdout.splitlines()[-1].startswith("FAILED")
+
+
+def test_one_schedule_is_run_again(model: Path) -> None:
+    done = verify(model, *FEW[2:], "--only", 20, "--json")
+    record = json.loads(done.stdout)
+    assert done.exit_code == 0 and record["schedules"] == 1 and len(record["not_run"]) == 47
+
+
+def test_a_time_box_alone_sets_no_number(model: Path) -> None:
+    done = verify(model, *FEW[2:], "--minutes", 0.02, "--json")
+    record = json.loads(done.stdout)
+    assert done.exit_code == 0 and record["schedules"] >= 1 and record["seconds"] >= 1.2
+
+
+def test_prompts_of_a_file_are_asked_too(model: Path, tmp_path: Path) -> None:
+    """A prompt longer than the built-in ones makes the steps and the cache larger."""
+    lines = [
+        {"prompt": "a b c " * 60},
+        {"messages": [{"role": "user", "content": "What is a mill wheel?"}]},
+        {"prompt_token_ids": [1, 2, 3, 4] * 10},
+    ]
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    done = verify(model, *FEW, "--prompts", file)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"prompt": 4}', "line 2: prompt is no text"),
+        ('{"messages": [4]}', r"line 2: messages\[0\] is of type int"),
+        ('{"prompt_token_ids": [1, 300]}', "line 2 has token 300, and the model has 272"),
+        (json.dumps({"prompt": "x" * 600}), "line 2 has 600 tokens, and there is room for 506"),
+    ],
+)
+def test_a_bad_line_is_an_error_that_names_it(model: Path, tmp_path: Path, line: str, told: str) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "good"}\n' + line + "\n", encoding="utf-8")
+    done = verify(model, *FEW, "--prompts", file)
+    assert isinstance(done.exception, RequestError)
+    with pytest.raises(RequestError, match=told):
+        raise done.exception
+
+
+def test_answers_that_leave_no_room_for_a_prompt_are_refused(model: Path) -> None:
+    done = verify(model, "--max-tokens", 512)
+    assert isinstance(done.exception, RequestError) and "max_tokens=512" in done.exception.cause
+
+
+@pytest.mark.parametrize("words", [("--schedules", "0"), ("--minutes", "0"), ("--dtype", "int3"), ("--only", "-1")])
+def test_impossible_values_exit_with_2(model: Path, words: tuple[str, str]) -> None:
+    assert verify(model, *words).exit_code == 2

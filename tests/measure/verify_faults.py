@@ -1,0 +1,241 @@
+"""Parts with faults that real engines had, for verify to find. It sees no switch."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pelton.backends.backend import COPY, BlockOps, Executable, StepInputs, StepOutputs
+from pelton.core.plan import StepPlan, StepResult
+from pelton.kv.blocks import Blocks
+from pelton.kv.pool import BlockPool
+from pelton.kv.prefix import BlockKeys, Node, PrefixTree
+from pelton.runner.runner import Runner
+
+BLOCK = 32
+
+
+class Double:
+    """An Executable in another's clothes, to be changed in `before` and `after`."""
+
+    def __init__(self, inner: Executable) -> None:
+        self.inner = inner
+        self.steps = 0  # in which the fault did something
+
+    @property
+    def block_bytes(self) -> int:
+        return self.inner.block_bytes
+
+    @property
+    def activation_bytes(self) -> int:
+        return self.inner.activation_bytes
+
+    def allocate(self, blocks: int) -> None:
+        self.inner.allocate(blocks)
+
+    def labels(self) -> tuple[str, ...]:
+        return self.inner.labels()
+
+    def run(self, inputs: StepInputs) -> StepOutputs:
+        changed = self.before(inputs)
+        outputs = self.inner.run(changed)
+        self.after(inputs)
+        return outputs
+
+    def before(self, inputs: StepInputs) -> StepInputs:
+        return inputs
+
+    def after(self, inputs: StepInputs) -> None:
+        pass
+
+    def blocks(self) -> BlockOps:
+        return self.inner.blocks()
+
+    def counters(self) -> dict[str, int]:
+        return self.inner.counters()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def table(self, inputs: StepInputs, sequence: int) -> list[int]:
+        return inputs.tables[inputs.table_offsets[sequence] : inputs.table_offsets[sequence + 1]].tolist()
+
+
+class ShortTail(Double):
+    """Off by one in the tail block: a piece that begins at a border finds the block before it one token short."""
+
+    def before(self, inputs: StepInputs) -> StepInputs:
+        if inputs.block_ops is not None:
+            return inputs
+        ops = self.blocks()
+        for sequence, start in enumerate(inputs.starts.tolist()):
+            if start and start % BLOCK == 0:
+                block = self.table(inputs, sequence)[start // BLOCK - 1]
+                ops.import_canonical(block, ops.export_canonical(block, BLOCK - 1))
+                self.steps += 1
+        return inputs
+
+
+class NoCopy(Double):
+    """Stale block reused: a block that was to be copied before it is written keeps what it held."""
+
+    def before(self, inputs: StepInputs) -> StepInputs:
+        if inputs.block_ops is None:
+            return inputs
+        self.steps += int((inputs.block_ops[:, 0] == COPY).sum())
+        return replace(inputs, block_ops=None)
+
+
+class SwappedHeads(Double):
+    """Copied blocks have their KV heads in another order."""
+
+    def before(self, inputs: StepInputs) -> StepInputs:
+        if inputs.block_ops is None:
+            return inputs
+        ops = self.blocks()
+        for kind, source, target in inputs.block_ops.tolist():
+            if kind == COPY:
+                held = ops.export_canonical(source, BLOCK)
+                ops.import_canonical(target, {name: data[:, :, ::-1].copy() for name, data in held.items()})
+                self.steps += 1
+            else:
+                ops.scrub(target)
+        return replace(inputs, block_ops=None)
+
+
+class BatchDependent(Double):
+    """A reduction in another order where sequences share a step: one number of a value vector is an ulp off."""
+
+    def after(self, inputs: StepInputs) -> None:
+        if len(inputs.starts) < 2:
+            return
+        ops = self.blocks()
+        for sequence, (start, count) in enumerate(zip(inputs.starts.tolist(), inputs.counts.tolist(), strict=True)):
+            block, place = divmod(start + count - 1, BLOCK)
+            held = ops.export_canonical(self.table(inputs, sequence)[block], place + 1)
+            for data in held.values():
+                data[0, 1, 0, place, 0] *= 1 + 2.0**-7  # an ulp of bf16
+            ops.import_canonical(self.table(inputs, sequence)[block], held)
+            self.steps += 1
+
+
+class RowNoise(Double):
+    """What is drawn depends on the place in the step."""
+
+    def before(self, inputs: StepInputs) -> StepInputs:
+        sampling = inputs.sampling.copy()
+        sampling["seed"] += np.arange(len(sampling), dtype=np.uint64)
+        self.steps += len(sampling) > 1
+        return replace(inputs, sampling=sampling)
+
+
+class LostEdits(Double):
+    """Rows named in `lost` have no edits."""
+
+    def __init__(self, inner: Executable) -> None:
+        super().__init__(inner)
+        self.lost: list[int] = []
+
+    def before(self, inputs: StepInputs) -> StepInputs:
+        if inputs.edits is None or inputs.edit_offsets is None or not self.lost:
+            return inputs
+        counts = np.diff(inputs.edit_offsets)
+        keep: NDArray[np.bool_] = np.ones(len(inputs.edits), bool)
+        for row in self.lost:
+            keep[inputs.edit_offsets[row] : inputs.edit_offsets[row + 1]] = False
+            self.steps += int(counts[row] > 0)
+            counts[row] = 0
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return replace(inputs, edits=inputs.edits[keep], edit_offsets=offsets)
+
+
+def forgetful_runner(executable: LostEdits) -> type[Runner]:
+    """A runner whose requests have lost their penalties once they were preempted."""
+
+    class Forgetful(Runner):
+        def __init__(self, *parts: object) -> None:
+            super().__init__(*parts)  # type: ignore[arg-type]
+            self.seen: set[str] = set()
+            self.late: set[int] = set()
+
+        def run(self, plan: StepPlan) -> StepResult:
+            for admission in plan.admitted:
+                self.late.discard(admission.row)
+                if admission.request_id in self.seen:
+                    self.late.add(admission.row)
+                self.seen.add(admission.request_id)
+            executable.lost, logit_row = [], 0
+            for row in plan.rows:
+                logit_row += row.scored
+                if row.sample:
+                    if row.row in self.late:
+                        executable.lost.append(logit_row)
+                    logit_row += 1
+            return super().run(plan)
+
+    return Forgetful
+
+
+class StaleTree(PrefixTree):
+    """Evicted blocks are still found, if they are in use: with whatever somebody else has written there since."""
+
+    found = 0
+
+    def __init__(self, pool: BlockPool) -> None:
+        super().__init__(pool)
+        self.ghosts: dict[tuple[bytes, ...], Node] = {}
+
+    def match(self, keys: BlockKeys, most: int) -> list[Node]:
+        nodes = super().match(keys, most)
+        path = [node.key for node in nodes]
+        while len(nodes) < most:
+            path.append(keys.key(len(path)))
+            ghost = self.ghosts.get(tuple(path))
+            if ghost is None or not self._pool.references(ghost.block):
+                break
+            StaleTree.found += 1
+            nodes.append(ghost)
+        return nodes
+
+    def check(self) -> None:
+        """Sees nothing: the answers are to tell."""
+
+    def _detach(self, node: Node) -> None:
+        path, above = [node.key], node.parent
+        while above is not None and above is not self.root:
+            path.insert(0, above.key)
+            above = above.parent
+        self.ghosts[tuple(path)] = node
+        super()._detach(node)
+
+
+class StaleBlocks(Blocks):
+    """Blocks over a StaleTree."""
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*parts)  # type: ignore[arg-type]
+        if self.tree is not None:
+            self.tree = StaleTree(self._pool)
+
+
+class Torn(Double):
+    """Breaks where sequences, or pieces of a prompt, are small."""
+
+    def before(self, inputs: StepInputs) -> StepInputs:
+        if len(inputs.starts) > 1 or (inputs.starts.any() and (inputs.counts > 1).any()):
+            raise ValueError("torn")
+        return inputs
+
+
+class Once(Double):
+    """One wrong seed, the first time that sequences share a step, and never again."""
+
+    def before(self, inputs: StepInputs) -> StepInputs:
+        if self.steps or len(inputs.starts) < 2 or not len(inputs.sampling):
+            return inputs
+        sampling = inputs.sampling.copy()
+        sampling["logprobs"] = np.maximum(sampling["logprobs"], 0)
+        sampling["seed"] += np.uint64(1)
+        sampling["temperature"] = 5.0
+        self.steps += 1
+        return replace(inputs, sampling=sampling)
