@@ -10,6 +10,7 @@ from tests.cli.running import Terminal, invoke
 
 from pelton import LLM, SamplingParams
 from pelton.cli.commands.chat import Chat
+from pelton.cli.partner import LocalPartner
 from pelton.core.errors import RequestError
 from pelton.core.request import CompletionOutput, RequestMetrics, RequestOutput
 from pelton.engine.outputs import StreamPiece
@@ -135,7 +136,7 @@ class Scripted:
 
 def scripted(*answers: list[str | None]) -> tuple[Chat, Scripted]:
     llm = Scripted(*answers)
-    return Chat(llm, SamplingParams()), llm  # type: ignore[arg-type]
+    return Chat(LocalPartner(llm, SamplingParams()), 16), llm  # type: ignore[arg-type]
 
 
 def test_a_stopped_answer_stays_in_the_history(capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +176,7 @@ def test_an_error_keeps_what_was_said_before(capsys: pytest.CaptureFixture[str])
 
 
 def full_chat(llm: Scripted, system: str | None = None) -> Chat:
-    return Chat(llm, SamplingParams(max_tokens=8), system)  # type: ignore[arg-type]
+    return Chat(LocalPartner(llm, SamplingParams(max_tokens=8)), 8, system)  # type: ignore[arg-type]
 
 
 def test_the_oldest_turns_make_room(capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,15 +223,15 @@ def test_a_long_conversation_goes_on(monkeypatch: pytest.MonkeyPatch, smollm2: o
 
 
 def test_the_default_cap_of_an_answer(reused: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[SamplingParams] = []
+    seen: list[int] = []
 
     def watch(talk: Chat, text: str) -> None:
-        seen.append(talk.params)
+        seen.append(talk.max_tokens)
 
     monkeypatch.setattr("pelton.cli.commands.chat.answer_once", watch)
     invoke("chat", "-q", "Hello")
     invoke("chat", "-q", "Hello", "--max-tokens", "7")
-    assert [params.max_tokens for params in seen] == [1024, 7]
+    assert seen == [1024, 7]
     assert "1024" in invoke("chat", "--help").stdout
 
 

@@ -4,13 +4,15 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.cli.running import RUN, environment, invoke, modules_after, run
 
 from pelton import LLM, SamplingParams
 from pelton.backends.cpu.machine import allowed_threads
-from pelton.cli.loading import sampling_params
+from pelton.cli.loading import sampling
+from pelton.sampling.effective import defaults_of, effective
 
 PROMPT = "The capital of France is"
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
@@ -85,7 +87,9 @@ def test_who_says_how_to_draw(
     recommended: dict[str, float], flags: dict[str, object], wanted: tuple[float, float, int]
 ) -> None:
     """Flags over the model's recommendation; a fallback only where there is neither."""
-    chosen = sampling_params(SamplingParams(**recommended), flags)  # type: ignore[arg-type]
+    defaults = defaults_of(recommended, None, True)
+    llm = SimpleNamespace(explain_sampling=lambda given: effective(given, defaults))
+    chosen = sampling(llm, flags).params  # type: ignore[arg-type]
     assert (chosen.temperature, chosen.top_p, chosen.top_k) == wanted
 
 
@@ -109,6 +113,46 @@ def test_logprobs_go_to_stderr(reused: LLM) -> None:
     assert output.logprobs is not None
     first = output.logprobs[0][output.token_ids[0]]
     assert lines[0].startswith(repr(first.decoded_token)) and f"{first.logprob:.4f}" in lines[0]
+
+
+def test_logprobs_of_the_prompt(reused: LLM) -> None:
+    result = invoke("complete", PROMPT, "--temperature", "0", "--max-tokens", "1", "--prompt-logprobs", "1")
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1)
+    (output,) = reused.generate(PROMPT, params, use_tqdm=False)
+    assert output.prompt_logprobs is not None
+    header, *lines = result.stderr.splitlines()
+    assert len(lines) == len(output.prompt_token_ids) - 1
+    for line_, token, place in zip(lines, output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True):
+        assert place is not None and f"{place[token].logprob:.4f}" in line_
+
+
+def test_several_answers(reused: LLM) -> None:
+    words = ("complete", PROMPT, "--n", "3", "--seed", "4", "--max-tokens", "6")
+    result = invoke(*words)
+    params = SamplingParams(n=3, seed=4, max_tokens=6, temperature=0.7, top_p=0.95)
+    answers = [answer.text for answer in reused.generate(PROMPT, params, use_tqdm=False)[0].outputs]
+    assert sorted(result.stdout.splitlines()) == sorted("\n".join(answers).splitlines())
+    assert [line_ for line_ in result.stderr.splitlines() if "of 3" in line_] == ["(1 of 3)", "(2 of 3)", "(3 of 3)"]
+    assert result.exit_code == 0
+
+
+def test_flags_of_sampling_take_effect(reused: LLM) -> None:
+    words = ("complete", PROMPT, *GREEDY)
+    plain = invoke(*words).stdout
+    fields: dict[tuple[str, ...], dict[str, object]] = {
+        ("--repetition-penalty", "1.8"): {"repetition_penalty": 1.8},
+        ("--presence-penalty", "1.5", "--frequency-penalty=1.5"): {"presence_penalty": 1.5, "frequency_penalty": 1.5},
+        ("--bad-word", plain.split()[-1]): {"bad_words": plain.split()[-1]},
+    }
+    for flags, params in fields.items():
+        assert invoke(*words, *flags).stdout == line(expected(reused, PROMPT, **params))
+
+
+def test_verbose_tells_what_is_drawn_from(reused: LLM) -> None:
+    told = invoke("complete", PROMPT, "--top-k", "5", "--max-tokens", "2", "--verbose").stderr
+    assert "sampling temperature 1.0 (default), top_p 1.0 (default), top_k 5 (its flag), min_p 0.0 (default)" in told
+    told = invoke("complete", PROMPT, "--max-tokens", "2", "--verbose").stderr
+    assert "temperature 0.7 (default), top_p 0.95 (default)" in told
 
 
 def test_verbose_tells_the_start() -> None:
@@ -189,7 +233,7 @@ def test_a_value_beyond_the_model_is_an_error() -> None:
 def test_settings_that_do_not_fit_are_named_by_their_flags() -> None:
     told = invoke("complete", PROMPT, "--max-model-len", "4000", "--num-blocks", "4").stderr
     assert told.startswith("error: --max-model-len 4000 needs 125 KV blocks")
-    assert "Set --max-model-len 128, or --kv-cache-memory-bytes " in told
+    assert "Set --max-model-len 128 (or auto), or --kv-cache-memory-bytes " in told
 
 
 @pytest.mark.parametrize("tokenizer", ["nothing", "no/such.gguf", "folder"])

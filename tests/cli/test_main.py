@@ -73,9 +73,12 @@ def test_debug_shows_the_traceback() -> None:
 
 
 def test_every_setting_has_a_flag() -> None:
-    """block_size has one value only, and the model is an argument."""
+    """block_size has one value only, the model is an argument, and nobody queues behind the only user."""
     settings = {field.name for section in ENGINE_SECTIONS for field in fields(section)} - {"model", "block_size"}
     assert settings == set(ENGINE_HELP)
+    shown = invoke("complete", "--help").stdout
+    flags = {"--" + name.replace("_", "-") for name in settings - {"max_num_queued_reqs"}}
+    assert {flag for flag in flags if flag in shown} == flags
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
-"""The example and the bench scripts run, and what they keep is complete. No figure is judged."""
+"""The examples and the bench scripts run, and what they keep is complete. No figure is judged."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.serve.process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "Water falls, the wheel turns, the mill grinds the corn. " * 8
@@ -27,6 +29,14 @@ def run(script: str, *words: str) -> str:
 def test_offline_example(smollm2: Path) -> None:
     shown = run("examples/offline.py", str(smollm2))
     assert "Paris" in shown and shown.count("->") == 4
+
+
+def test_client_example(smollm2: Path, tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, str(smollm2)) as server:
+        shown = run("examples/client.py", f"{server.url}/v1")
+    assert "log-probability of" in shown and "24 tokens" in shown
+    # Two of the three that begin alike find what the first one computes.
+    assert [int(found) for found in re.findall(r"\((\d+) of \d+ prompt tokens", shown)].count(0) == 1
 
 
 def test_startup(smollm2: Path) -> None:

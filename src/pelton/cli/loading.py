@@ -1,33 +1,38 @@
-"""Starts an LLM from a command's flags, saying what takes time; makes its SamplingParams. It generates nothing.
+"""Starts an LLM from a command's flags, or finds a server, saying what takes time; makes SamplingParams.
+
+It generates nothing.
 
 Impossible values of flags are usage errors (exit code 2), raised before the model is touched.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import fields, replace
 
 import click
 
 from pelton.checkpoint.pull import pull
-from pelton.cli.options import Flags, engine_settings, explain, sampling_settings
-from pelton.cli.terminal import Status, decode_text, say, say_notes
+from pelton.cli.options import FLAG_OF, Flags, engine_settings, explain, sampling_settings
+from pelton.cli.remote import Remote
+from pelton.cli.serve_flags import template_text
+from pelton.cli.terminal import Status, say, say_notes
 from pelton.core.config import resolve
 from pelton.core.errors import CheckpointError, RequestError, SettingError
 from pelton.core.params import DRAWING, SamplingParams
 from pelton.engine.llm import LLM
-from pelton.tokenize.chat_template import ChatTemplate
+from pelton.sampling.effective import FLAG, GENERAL, MODEL, REQUEST, Effective
 
-GENERAL = SamplingParams()
+ORIGINS = {REQUEST: "its flag", FLAG: "--override-generation-config", MODEL: "the model", GENERAL: "default"}
+ONE_USER: dict[str, object] = {"max_num_seqs": 1}
 FALLBACK: dict[str, object] = {"temperature": 0.7, "top_p": 0.95}
 
 
 def load(reference: str, flags: Flags) -> LLM:
     """The model, ready to answer; fetched first if it must be. `flags` as parsed by engine_options."""
-    settings: dict[str, object] = {"max_num_seqs": 1, **engine_settings(flags)}
+    settings = {**ONE_USER, **engine_settings(flags)}
     if settings.get("chat_template") is not None:
-        settings["chat_template"] = _template(str(settings["chat_template"]))
+        file = str(settings["chat_template"])
+        settings["chat_template"] = template_text(file, f"--chat-template {file}")
     try:
         resolve(reference, settings)
     except SettingError as error:
@@ -39,16 +44,6 @@ def load(reference: str, flags: Flags) -> LLM:
     if flags.get("verbose"):
         say("\n".join(llm.report.lines()))
     return llm
-
-
-def _template(file: str) -> str:
-    """The text of --chat-template; RequestError naming the flag if it is none."""
-    text = decode_text(Path(file).read_bytes(), f"--chat-template {file}")
-    if not text.strip():
-        raise RequestError(f"--chat-template {file} is empty.", "Leave it out to use the model's own.")
-    with _naming("--chat-template", file):
-        ChatTemplate(text)
-    return text
 
 
 @contextmanager
@@ -66,18 +61,54 @@ def _naming(flag: str, value: object) -> Iterator[None]:
 
 def check_sampling(flags: Flags) -> None:
     """A usage error if a sampling flag has an impossible value, before time is spent on loading."""
-    sampling_params(SamplingParams(), flags)
+    try:
+        SamplingParams(**_given(flags))  # type: ignore[arg-type]
+    except RequestError as error:
+        raise click.UsageError(explain(error)) from error
 
 
-def sampling_params(base: SamplingParams, flags: Flags) -> SamplingParams:
-    """`base` (the model's recommendation) with the flags that were given; `flags` as parsed by sampling_options.
+def sampling(llm: LLM, flags: Flags) -> Effective:
+    """What the flags say over what the model recommends, with origins; `flags` as parsed by sampling_options.
 
     Where neither says how to draw, FALLBACK does: drawing from all tokens as they are suits few small models.
     """
-    given = sampling_settings(flags)
-    silent = all(getattr(base, name) == getattr(GENERAL, name) and name not in given for name in DRAWING)
-    chosen = {**(FALLBACK if silent else {}), **given, "max_tokens": flags.get("max_tokens")}
     try:
-        return replace(base, **chosen)  # type: ignore[arg-type]
+        chosen = llm.explain_sampling(_given(flags))
     except RequestError as error:
         raise click.UsageError(explain(error)) from error
+    if all(chosen.origins[name] == GENERAL for name in DRAWING):
+        chosen = Effective(replace(chosen.params, **FALLBACK), chosen.origins)  # type: ignore[arg-type]
+    if flags.get("verbose"):
+        say(f"sampling {_told(chosen)}")
+    return chosen
+
+
+def _given(flags: Flags) -> dict[str, object]:
+    return {**sampling_settings(flags), "max_tokens": flags.get("max_tokens")}
+
+
+def _told(chosen: Effective) -> str:
+    """The values that somebody chose, and those that say how to draw, with where they come from."""
+    values = {field.name: getattr(chosen.params, field.name) for field in fields(SamplingParams)}
+    origins = {**chosen.origins, "max_tokens": GENERAL}
+    told = [name for name in values if name in DRAWING or origins[name] != GENERAL]
+    return ", ".join(f"{name} {values[name]} ({ORIGINS[origins[name]]})" for name in told)
+
+
+@contextmanager
+def server(flags: Flags, model: str | None) -> Iterator[Remote]:
+    """The server of --url, with the flags of server_options; a usage error for flags that are about a model here."""
+    local = [FLAG_OF[name] for name in engine_settings(flags)]
+    if flags.get("prompt_logprobs") is not None:
+        local.append(FLAG_OF["prompt_logprobs"])
+    if local:
+        raise click.UsageError(f"{local[0]} is about a model in this process, and --url asks another one.")
+    key = flags.get("api_key")
+    with Remote(str(flags["url"]), key if isinstance(key, str) else None, model) as remote:
+        yield remote
+
+
+def server_settings(flags: Flags) -> dict[str, object]:
+    """What a request to a server says of sampling: what the flags say."""
+    given = _given(flags)
+    return given if given["max_tokens"] is not None else sampling_settings(flags)

@@ -7,11 +7,11 @@ Invariant: a command's module is imported only when that command runs, so that `
 import io
 import sys
 from difflib import get_close_matches
-from importlib import import_module
 
 import click
 
 import pelton
+from pelton.cli.lazy import LazyGroup
 from pelton.cli.options import explain, wants_debug
 from pelton.cli.terminal import INTERRUPTED, Failed, check_streams, drop_output, say
 from pelton.core.errors import PeltonError
@@ -20,25 +20,22 @@ from pelton.core.errors import PeltonError
 COMMANDS = {
     "chat": ("pelton.cli.commands.chat:chat", "Talk to a model."),
     "complete": ("pelton.cli.commands.complete:complete", "Continue a text."),
+    "serve": ("pelton.cli.commands.serve:serve", "Serve a model over HTTP, with OpenAI's routes."),
+    "verify": (
+        "pelton.cli.commands.verify:verify_model",
+        "Check that answers stay the same bits under every schedule.",
+    ),
+    "bench": ("pelton.cli.commands.bench:bench", "Measure a model or a server."),
     "pull": ("pelton.cli.commands.pull:pull_model", "Fetch a model into the cache."),
     "program": ("pelton.cli.commands.program:program", "Show what a model computes in a step, and what it costs."),
     "collect-env": ("pelton.cli.commands.collect_env:collect_env", "Show versions and the machine, for reports."),
 }
 
 
-class Commands(click.Group):
+class Commands(LazyGroup):
     """The group of all commands; knows their names and help lines without importing them."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command), cmd_name
-        return command
+    lazy = COMMANDS
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -49,10 +46,6 @@ class Commands(click.Group):
             hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(COMMANDS)}."
             ctx.fail(f"There is no command {name!r}. {hint}")
         return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> object:
         try:

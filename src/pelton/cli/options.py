@@ -26,6 +26,16 @@ MOST_BYTES = 2**63
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
+def parse_length(text: str) -> object:
+    """A number of tokens, or "auto"."""
+    if text.strip() in ("auto", "-1"):
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is neither a whole number nor auto.") from None
+
+
 def parse_size(text: str) -> int:
     """Bytes from 1048576, 512M or 1.5GiB (units of 1024)."""
     match = _SIZE.fullmatch(text.strip())
@@ -38,23 +48,31 @@ def parse_size(text: str) -> int:
 
 
 ENGINE_SECTIONS = (ModelSection, CacheSection, ScheduleSection, BackendSection)
-# What a flag needs beyond its field; fields that are not here have no flag.
+# What a flag needs beyond its field.
 ENGINE_HELP = {
     "tokenizer": "Another model whose tokenizer is used instead.",
     "dtype": "Arithmetic: auto and bfloat16 are the same; float32 is exact and slower.",
-    "max_model_len": "Longest prompt and answer together, in tokens [the model's own].",
+    "max_model_len": "Longest prompt and answer together, in tokens; auto: what the memory holds [the model's own].",
     "chat_template": "File with a chat template (Jinja) to use instead of the model's.",
+    "generation_config": "auto: sample as the model recommends; none: do not.",
+    "override_generation_config": "JSON with sampling values that win over the model's recommendation.",
     "kv_cache_memory_bytes": "Memory for keys and values, such as 512M [what the requests can need].",
     "num_blocks": "The same as a number of blocks.",
     "kv_codec": "How keys and values are stored.",
-    "max_num_seqs": "Requests computed at once [1 here].",
+    "enable_prefix_caching": "Keep what was computed for prompts that begin alike [yes].",
+    "prefix_cache_tokens": "Most tokens kept so [what the memory holds].",
+    "max_num_seqs": "Requests computed at once [what the command needs].",
     "max_num_batched_tokens": "Tokens computed in one step.",
     "long_prefill_token_threshold": "Longest piece of a prompt in one step; 0: what fits.",
+    "max_num_queued_reqs": "Most requests that may wait; 0: any number.",
     "scheduling_policy": "Order of the requests.",
     "backend": "What executes the model.",
     "threads": "Worker threads; 0: one for each allowed core.",
 }
+# Settings that are about sharing the engine, and block_size, which has one value, are for `pelton serve` alone.
+_SHARED_ONLY = ("max_num_queued_reqs", "block_size")
 _ENGINE_TYPES: Mapping[str, object] = {
+    "max_model_len": parse_length,
     "dtype": click.Choice(DTYPES),
     "kv_cache_memory_bytes": parse_size,
     "chat_template": click.Path(exists=True, dir_okay=False),
@@ -66,17 +84,32 @@ SAMPLING_FLAGS: Sequence[tuple[str, str, object, str]] = (
     ("--top-p", "top_p", float, "Draw from the likeliest tokens that together have this probability."),
     ("--top-k", "top_k", int, "Draw from this many of the likeliest tokens; 0 or -1: all."),
     ("--min-p", "min_p", float, "Drop tokens below this share of the likeliest one's probability."),
+    ("--repetition-penalty", "repetition_penalty", float, "Above 1: tokens of the prompt and the answer become rarer."),
+    ("--presence-penalty", "presence_penalty", float, "Above 0: tokens that the answer has become rarer."),
+    ("--frequency-penalty", "frequency_penalty", float, "As that, the more the oftener they are there."),
+    ("--min-tokens", "min_tokens", int, "Nothing ends the answer before this many tokens."),
+    ("--bad-word", "bad_words", str, "A text that the answer must not have; may be given several times."),
     ("--seed", "seed", int, "Makes the draws repeatable [a fresh one for each answer]."),
     ("--stop", "stop", str, "End the answer before this text; may be given several times."),
     ("--stop-token-id", "stop_token_ids", int, "End the answer at this token; may be given several times."),
     ("--logprobs", "logprobs", click.IntRange(0, MAX_LOGPROBS), "Show log-probabilities, with this many alternatives."),
 )
-_REPEATED = ("stop", "stop_token_ids")
+# The same, for a text that is continued rather than a conversation.
+COMPLETION_FLAGS: Sequence[tuple[str, str, object, str]] = (
+    ("--n", "n", int, "Number of answers, each shown when it has ended [1]."),
+    (
+        "--prompt-logprobs",
+        "prompt_logprobs",
+        click.IntRange(0, MAX_LOGPROBS),
+        "Show log-probabilities of the prompt's tokens, with this many alternatives.",
+    ),
+)
+_REPEATED = ("stop", "stop_token_ids", "bad_words")
 # Names that errors use, in Python's spelling -> flag. Those without an underscore are words of the language too.
 FLAG_OF = {
     "max_tokens": "--max-tokens",
     **{name: "--" + name.replace("_", "-") for name in ENGINE_HELP},
-    **{name: flag for flag, name, _, _ in SAMPLING_FLAGS},
+    **{name: flag for flag, name, _, _ in (*SAMPLING_FLAGS, *COMPLETION_FLAGS)},
 }
 _NAMED = re.compile(
     r"(?<![\w/.-])(?:(?P<set>{every})=(?=\S)|(?P<bare>{long})(?![\w/-])|(?P<holder>stop)(?= contains ))".format(
@@ -92,19 +125,27 @@ def _stack(function: F, decorators: list[Callable[[F], F]]) -> F:
 
 
 def _engine_fields() -> list["Field[object]"]:
-    return [field for section in ENGINE_SECTIONS for field in fields(section) if field.name in ENGINE_HELP]
+    return [
+        field
+        for section in ENGINE_SECTIONS
+        for field in fields(section)
+        if field.name in ENGINE_HELP and field.name not in _SHARED_ONLY
+    ]
 
 
 def engine_options(command: F) -> F:
-    """A flag for each setting in ENGINE_HELP, named like its field, plus --verbose."""
+    """A flag for each setting in ENGINE_HELP that matters to one user, named like its field, plus --verbose."""
     decorators: list[Callable[[F], F]] = []
     for field in _engine_fields():
+        flag, text = "--" + field.name.replace("_", "-"), ENGINE_HELP[field.name]
+        if field.type is bool:
+            both = f"{flag}/--no-{flag.removeprefix('--')}"
+            decorators.append(click.option(both, field.name, default=None, help=text))
+            continue
         kind = _ENGINE_TYPES.get(field.name) or (int if field.type in (int, int | None) else str)
-        text = ENGINE_HELP[field.name]
         if isinstance(field.default, (int, str)) and "[" not in text:
             text = f"{text} [{field.default}]"
-        metavar = "SIZE" if kind is parse_size else None
-        flag = "--" + field.name.replace("_", "-")
+        metavar = {parse_size: "SIZE", parse_length: "INTEGER"}.get(kind) if callable(kind) else None
         decorators.append(click.option(flag, field.name, type=kind, metavar=metavar, help=text))
     decorators.append(
         click.option("--verbose", "-v", is_flag=True, help="Tell what the engine set up, and how long it took.")
@@ -114,11 +155,31 @@ def engine_options(command: F) -> F:
 
 def sampling_options(command: F) -> F:
     """The flags of SamplingParams, except for --max-tokens, whose default differs between commands."""
+    ignore: Callable[[F], F] = click.option("--ignore-eos", is_flag=True, help="Go on past the model's end token.")
+    return _with_flags(ignore(command), SAMPLING_FLAGS)
+
+
+def completion_options(command: F) -> F:
+    """The flags of SamplingParams that are about a text to continue."""
+    return _with_flags(command, COMPLETION_FLAGS)
+
+
+def _with_flags(command: F, flags: Sequence[tuple[str, str, object, str]]) -> F:
     decorators: list[Callable[[F], F]] = []
-    for flag, name, kind, text in SAMPLING_FLAGS:
+    for flag, name, kind, text in flags:
         decorators.append(click.option(flag, name, type=kind, multiple=name in _REPEATED, help=text))
-    decorators.append(click.option("--ignore-eos", is_flag=True, help="Go on past the model's end token."))
     return _stack(command, decorators)
+
+
+def server_options(command: F) -> F:
+    """--url and --api-key: another process answers. `served` reads them."""
+    return _stack(
+        command,
+        [
+            click.option("--url", help="Ask this server (http://HOST:PORT or unix:FILE), and load no model."),
+            click.option("--api-key", help="The key that the server asks for."),
+        ],
+    )
 
 
 def max_tokens_option(default: int | None, text: str) -> Callable[[F], F]:
@@ -203,7 +264,8 @@ def engine_settings(flags: Flags) -> dict[str, object]:
 
 def sampling_settings(flags: Flags) -> dict[str, object]:
     """The sampling flags that were given, by the names SamplingParams takes."""
-    given = {name: flags[name] for _, name, _, _ in SAMPLING_FLAGS if flags.get(name) not in (None, ())}
+    table = (*SAMPLING_FLAGS, *COMPLETION_FLAGS)
+    given = {name: flags[name] for _, name, _, _ in table if flags.get(name) not in (None, ())}
     if flags.get("ignore_eos"):
         given["ignore_eos"] = True
     return given

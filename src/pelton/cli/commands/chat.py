@@ -7,15 +7,14 @@ import contextlib
 import os
 import select
 import sys
-from collections.abc import Sized
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
 from pelton.checkpoint.sources import find_source
-from pelton.cli.answer import print_answer
-from pelton.cli.loading import check_sampling, load, sampling_params
+from pelton.cli.loading import check_sampling, load, sampling, server, server_settings
 from pelton.cli.options import (
     choose_model,
     debug_option,
@@ -25,11 +24,12 @@ from pelton.cli.options import (
     max_tokens_option,
     model_options,
     sampling_options,
+    server_options,
 )
+from pelton.cli.partner import LocalPartner, Partner, RemotePartner
+from pelton.cli.remote import ServerError
 from pelton.cli.terminal import INTERRUPTED, check_text, decode_text, emit, need_stdin, say
 from pelton.core.errors import CheckpointError, RequestError
-from pelton.core.params import SamplingParams
-from pelton.engine.llm import LLM
 
 with contextlib.suppress(ImportError):
     import readline  # noqa: F401  gives input() line editing and its history
@@ -52,6 +52,7 @@ Ctrl-C         stops an answer; at the prompt, twice leaves"""
 @max_tokens_option(MAX_TOKENS, "Most tokens of one answer; an answer that is cut says so.")
 @sampling_options
 @click.option("--stats", is_flag=True, help="Tell speed and sizes after each answer.")
+@server_options
 @engine_options
 @debug_option
 def chat(
@@ -65,15 +66,23 @@ def chat(
     """
     if more := click.get_current_context().args:
         raise click.UsageError(f"One MODEL is taken, and {more[0]!r} comes after it. {QUICK}")
-    reference = choose_model(model, model_flag)
-    if model is not None and quick is None and not looks_like_model(model):
+    reference, url = choose_model(model, model_flag), flags["url"]
+    if model is not None and quick is None and url is None and not looks_like_model(model):
         _refuse_message(model)
     if quick is None:
         need_stdin()
     check_sampling(flags)
-    with load(reference, flags) as llm:
-        params = sampling_params(llm.get_default_sampling_params(), flags)
-        talk = Chat(llm, params, system_prompt, stats=bool(flags["stats"]))
+    most = int(str(flags["max_tokens"]))
+    with ExitStack() as opened:
+        partner: Partner
+        if url is not None:
+            settings = {key: value for key, value in server_settings(flags).items() if key != "logprobs"}
+            remote = opened.enter_context(server(flags, reference if model or model_flag else None))
+            partner = RemotePartner(remote, settings)
+        else:
+            llm = opened.enter_context(load(reference, flags))
+            partner = LocalPartner(llm, sampling(llm, flags).params)
+        talk = Chat(partner, most, system_prompt, stats=bool(flags["stats"]))
         if quick is None:
             talk.run()
         else:
@@ -92,8 +101,8 @@ def _refuse_message(model: str) -> None:
 class Chat:
     """A conversation: what was said, and how to go on."""
 
-    llm: LLM
-    params: SamplingParams
+    partner: Partner
+    max_tokens: int
     system: str | None = None
     stats: bool = False
     said: list[dict[str, str]] = field(default_factory=list)
@@ -101,7 +110,7 @@ class Chat:
     def run(self) -> None:
         """Reads lines until Ctrl-D, /exit or Ctrl-C twice."""
         if sys.stdin.isatty():
-            say(f"{Path(self.llm.report.model).name}. Ctrl-C stops an answer, Ctrl-D leaves, /help tells more.")
+            say(f"{Path(self.partner.name).name}. Ctrl-C stops an answer, Ctrl-D leaves, /help tells more.")
         interrupted = False
         while True:
             try:
@@ -151,7 +160,7 @@ class Chat:
         before = list(self.said)
         try:
             self.reply(text)
-        except RequestError as error:
+        except (RequestError, ServerError) as error:
             say(f"error: {explain(error)}")
             self.said = before
         except KeyboardInterrupt:  # before the first piece
@@ -162,8 +171,10 @@ class Chat:
         """The answer to a message; both go into the history. Whether it was stopped by Ctrl-C."""
         check_text(text, "The message")
         self.said.append({"role": "user", "content": text})
-        context = self.llm.report.max_model_len
-        printed = print_answer(self.llm, self.fitting_prompt(context), self.params)
+        context = self.partner.context
+        if context is not None:
+            self.make_room(context)
+        printed = self.partner.answer(self._whole(0))
         if not printed.text.endswith("\n"):
             emit("\n")
         cut = printed.cut(context)
@@ -179,19 +190,18 @@ class Chat:
             self.said.pop()
         return printed.stopped
 
-    def fitting_prompt(self, context: int) -> dict[str, object]:
-        """All that was said, without the oldest messages and their answers where a context of that many tokens would
-        leave too little room for the next answer; says how many were forgotten. RequestError if the last message alone
-        does not fit.
+    def make_room(self, context: int) -> None:
+        """Forgets the oldest messages and their answers where a context of that many tokens would leave too little room
+        for the next answer; says how many. RequestError if the last message alone does not fit.
         """
-        room = min(self.params.max_tokens or context, context // ROOM)
+        room = min(self.max_tokens, context // ROOM)
         last = len(self.said) - 1
-        prompt, size = self._prompt(0)
+        size = self._size(0)
         starts = [place for place, said in enumerate(self.said) if said["role"] == "user"]
         dropped = 0
         while size + room > context and starts[dropped] < last:
             dropped += 1
-            prompt, size = self._prompt(starts[dropped])
+            size = self._size(starts[dropped])
         if size >= context:
             whole = "The message, with the system prompt," if self.system else "The message"
             raise RequestError(
@@ -203,15 +213,14 @@ class Chat:
             del self.said[: starts[dropped]]
             forgotten = "message and its answer are" if dropped == 1 else f"{dropped} messages and their answers are"
             say(f"(the context of {context} tokens is full: the oldest {forgotten} forgotten)", dim=True)
-        return prompt
 
-    def _prompt(self, start: int) -> tuple[dict[str, object], int]:
-        """What was said from `start` on as a prompt, and its number of tokens."""
+    def _size(self, start: int) -> int:
+        return self.partner.size(self._whole(start)) or 0
+
+    def _whole(self, start: int) -> list[dict[str, str]]:
+        """What was said from `start` on, behind the system prompt."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        prompt = self.llm.chat_prompt([*system, *self.said[start:]])
-        ids = prompt["prompt_token_ids"]
-        assert isinstance(ids, Sized)
-        return prompt, len(ids)
+        return [*system, *self.said[start:]]
 
 
 def read_line() -> str:

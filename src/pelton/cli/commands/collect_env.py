@@ -20,6 +20,7 @@ from pelton.core.environment import KNOWN, cache_folder, variable
 from pelton.core.errors import PeltonError
 
 PACKAGES = ("numpy", "ml_dtypes", "tokenizers", "jinja2", "msgspec", "click", "tqdm")
+SERVING = ("uvicorn", "uvloop", "httptools", "starlette", "aiohttp", "prometheus_client", "pyyaml")
 OPTIONAL = ("torch", "transformers")
 MISSING = "not installed"
 
@@ -36,7 +37,7 @@ def _software() -> Iterator[tuple[str, str]]:
     yield "pelton", pelton.__version__
     yield "python", f"{platform.python_implementation()} {platform.python_version()}"
     yield "system", platform.platform()
-    for name in (*PACKAGES, *OPTIONAL):
+    for name in (*PACKAGES, *SERVING, *OPTIONAL):
         yield name, _version(name)
 
 

@@ -5,16 +5,19 @@ from pathlib import Path
 
 import click
 
-from pelton.cli.answer import print_answer, show_logprobs
-from pelton.cli.loading import check_sampling, load, sampling_params
+from pelton.cli.answer import Printed, print_answer, show_logprobs, show_remote_logprobs
+from pelton.cli.loading import check_sampling, load, sampling, server, server_settings
 from pelton.cli.options import (
+    Flags,
     choose_model,
+    completion_options,
     debug_option,
     engine_options,
     looks_like_model,
     max_tokens_option,
     model_options,
     sampling_options,
+    server_options,
 )
 from pelton.cli.terminal import INTERRUPTED, check_text, decode_text, emit, need_stdin, say
 from pelton.core.errors import BackendError
@@ -29,7 +32,9 @@ PROMPT_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True)
 @click.option("--prompt-file", type=PROMPT_FILE, help="Read the prompt from this file; -: from stdin.")
 @max_tokens_option(None, f"Most tokens of the answer [{MAX_TOKENS}].")
 @sampling_options
+@completion_options
 @click.option("--stats", is_flag=True, help="Tell speed and sizes after the answer.")
+@server_options
 @engine_options
 @debug_option
 def complete(
@@ -47,17 +52,29 @@ def complete(
     reference = choose_model(model, model_flag)
     text = _prompt_text(prompt, prompt_file)
     check_sampling(flags)
-    with load(reference, flags) as llm:
-        chosen = {**flags, "max_tokens": flags["max_tokens"] or MAX_TOKENS}
-        params = sampling_params(llm.get_default_sampling_params(), chosen)
-        printed = print_answer(llm, text, params)
-        cut = printed.cut(llm.report.max_model_len)
+    chosen = {**flags, "max_tokens": flags["max_tokens"] or MAX_TOKENS}
+    if flags["url"] is not None:
+        with server(flags, reference if model or model_flag else None) as remote:
+            printed = remote.print_answer("/completions", {**server_settings(chosen), "prompt": text})
+        context = None
+    else:
+        with load(reference, flags) as llm:
+            printed = print_answer(llm, text, sampling(llm, chosen).params)
+            context = llm.report.max_model_len
+    _tell(printed, context, flags)
+
+
+def _tell(printed: Printed, context: int | None, flags: Flags) -> None:
+    """All there is to say behind the answer; raises where it is not what was asked for."""
+    cut = printed.cut(context)
     if not printed.text.endswith("\n"):
         emit("\n")
-    if cut and printed.tokens != flags["max_tokens"]:  # otherwise it is as long as was asked for
+    if cut and flags["n"] in (None, 1) and printed.tokens != flags["max_tokens"]:  # else it is what was asked for
         say(cut, dim=True)
-    if printed.output is not None and params.logprobs is not None:
+    if printed.output is not None:
         show_logprobs(printed.output)
+    if printed.logprobs:
+        show_remote_logprobs(printed.logprobs)
     if flags["stats"]:
         say(printed.stats())
     if printed.error:

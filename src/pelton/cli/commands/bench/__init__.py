@@ -1,0 +1,28 @@
+"""`pelton bench`: how fast a server (serve) or a model in a process of its own (latency, throughput, startup) is.
+
+Names of flags and of results' keys are those of vLLM's benchmarks. Invariant: what measures a server loads no model.
+"""
+
+import click
+
+from pelton.cli.lazy import LazyGroup
+
+HERE = "pelton.cli.commands.bench"
+# name -> (module:command, one line of help)
+COMMANDS = {
+    "serve": (f"{HERE}.serve:serve_command", "Send requests to a server and measure its answers."),
+    "latency": (f"{HERE}.offline:latency_command", "Measure how long one batch of prompts takes."),
+    "throughput": (f"{HERE}.offline:throughput_command", "Measure how many tokens per second a model computes."),
+    "startup": (f"{HERE}.startup:startup_command", "Measure the time from a process's start to its first token."),
+}
+
+
+class BenchCommands(LazyGroup):
+    """See COMMANDS."""
+
+    lazy = COMMANDS
+
+
+@click.command("bench", cls=BenchCommands, no_args_is_help=True)
+def bench() -> None:
+    """Measure a model or a server."""

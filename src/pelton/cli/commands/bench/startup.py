@@ -1,0 +1,44 @@
+"""`pelton bench startup`: fresh processes, from their beginning to the first token."""
+
+from pathlib import Path
+
+import click
+from tqdm import tqdm
+
+from pelton.checkpoint.pull import pull
+from pelton.cli.commands.bench.options import AT_LEAST_0, AT_LEAST_1, OUTPUT_OPTION
+from pelton.cli.commands.bench.results import machine, write_json
+from pelton.cli.options import choose_model, debug_option, model_options
+from pelton.core.clock import SystemClock
+from pelton.measure.bench.startup import startup
+
+MIB = 1 << 20
+
+
+@click.command("startup")
+@model_options
+@click.option("--num-iters-cold", type=AT_LEAST_0, default=3, show_default=True, help="Starts with an empty cache.")
+@click.option("--num-iters-warm", type=AT_LEAST_1, default=5, show_default=True, help="Starts after another one.")
+@click.option("--disable-tqdm", is_flag=True, help="Without a progress bar.")
+@OUTPUT_OPTION
+@debug_option
+def startup_command(model: str | None, model_flag: str | None, **flags: object) -> None:
+    """Measure the time from the start of a process to its first token, and its peak memory.
+
+    Cold starts have no cache of derived files (such as a tokenizer made from a .gguf file). The weights are in the
+    system's cache of files in both cases.
+    """
+    reference = choose_model(model, model_flag)
+    path = pull(reference, progress=True)
+    cold, warm = int(str(flags["num_iters_cold"])), int(str(flags["num_iters_warm"]))
+    before = machine()
+    with tqdm(total=cold + warm + 1, unit="start", disable=bool(flags["disable_tqdm"])) as bar:
+        table = startup(str(path), cold, warm, SystemClock(), bar.update)
+    for kind in ("cold", "warm"):
+        if f"avg_{kind}_startup_time" in table:
+            times = ", ".join(f"{seconds:.2f}" for seconds in table[f"{kind}_startup_times"])  # type: ignore[attr-defined]
+            click.echo(f"Avg {kind} startup time: {table[f'avg_{kind}_startup_time']:.3f} seconds ({times})")
+    click.echo(f"Peak resident memory: {int(str(table['peak_resident_bytes'])) / MIB:.0f} MiB")
+    file = flags["output_json"]
+    if isinstance(file, Path):
+        write_json(file, {**table, "model_id": reference, "client": before})

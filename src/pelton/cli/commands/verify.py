@@ -1,0 +1,115 @@
+"""`pelton verify`: whether a model's answers stay the same to the bit, however the engine arrives at them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from pelton.checkpoint.pull import pull
+from pelton.cli.options import (
+    ENGINE_HELP,
+    Flags,
+    choose_model,
+    debug_option,
+    explain,
+    max_tokens_option,
+    model_options,
+    parse_size,
+)
+from pelton.cli.terminal import Status, decode_text, emit, shows_progress
+from pelton.core.config import DTYPES, EngineConfig, resolve
+from pelton.core.errors import SettingError
+from pelton.measure.verify.start import Ready, start
+from pelton.measure.verify.verify import Extent, verify
+
+MAX_TOKENS = 24
+SCHEDULES = 50
+FAILED = 1
+SETTINGS = ("dtype", "backend", "threads", "tokenizer", "kv_codec", "kv_cache_memory_bytes")
+
+
+@click.command("verify")
+@model_options
+@click.option(
+    "--prompts",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE.jsonl",
+    help='More prompts, one a line: {"prompt": ...}, {"messages": [...]} or {"prompt_token_ids": [...]}.',
+)
+@click.option(
+    "--schedules",
+    type=click.IntRange(min=1),
+    help=f"How many schedules are run [{SCHEDULES}; with --minutes: as many as fit].",
+)
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Begin no schedule after so many minutes.")
+@click.option("--only", type=click.IntRange(min=0), metavar="K", help="Run schedule K alone, as a report named it.")
+@max_tokens_option(MAX_TOKENS, "Tokens of each answer.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draws the schedules.")
+@click.option("--dtype", type=click.Choice(DTYPES), help=ENGINE_HELP["dtype"])
+@click.option("--backend", help=ENGINE_HELP["backend"])
+@click.option("--threads", type=int, help=ENGINE_HELP["threads"])
+@click.option("--tokenizer", help=ENGINE_HELP["tokenizer"])
+@click.option("--kv-codec", help=ENGINE_HELP["kv_codec"])
+@click.option(
+    "--kv-cache-memory-bytes", type=parse_size, metavar="SIZE", help="Memory for keys and values [what it takes]."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything that was found as one JSON object.")
+@debug_option
+def verify_model(model: str | None, model_flag: str | None, as_json: bool, **flags: object) -> None:
+    """Check that MODEL answers the same to the last bit in any company.
+
+    Prompts are answered alone, in one piece and without a cache; then again among neighbours, in pieces of any size,
+    with prefixes found in the cache or still being computed, preempted at random steps, and forked into several
+    answers. Tokens, log-probabilities and reasons to finish are compared bit by bit. The exit code is 1 if one differs,
+    or if something that was to be tried did not happen.
+    """
+    reference = choose_model(model, model_flag)
+    config = _config(reference, flags)
+    ready = _ready(config, flags)
+    try:
+        report = verify(ready.rig, ready.cases, _extent(flags), seed=_whole(flags["seed"]), progress=shows_progress())
+    finally:
+        ready.close()
+    if as_json:
+        facts = {
+            "model": reference,
+            "dtype": ready.report.dtype,
+            "backend": ready.report.backend,
+            "isa": ready.report.isa,
+        }
+        emit(json.dumps({**facts, **report.record()}, ensure_ascii=False) + "\n")
+    else:
+        emit("\n".join(report.lines()) + "\n")
+    if not report.passed:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _config(reference: str, flags: Flags) -> EngineConfig:
+    settings = {name: flags[name] for name in SETTINGS if flags.get(name) is not None}
+    try:
+        return resolve(reference, settings)
+    except SettingError as error:
+        raise click.UsageError(explain(error)) from error
+
+
+def _ready(config: EngineConfig, flags: Flags) -> Ready:
+    path = pull(config.model.model, progress=True)
+    file, lines = flags["prompts"], None
+    if file is not None:
+        lines = decode_text(Path(str(file)).read_bytes(), f"--prompts {file}").split("\n")
+    fetched = replace(config, model=replace(config.model, model=str(path)))
+    with Status(f"loading {path.name} ..."):
+        return start(fetched, max_tokens=_whole(flags["max_tokens"]), lines=lines, source=f"--prompts {file}")
+
+
+def _extent(flags: Flags) -> Extent:
+    schedules, minutes, only = flags["schedules"], flags["minutes"], flags["only"]
+    if schedules is None and minutes is None:
+        schedules = SCHEDULES
+    return Extent(schedules, minutes, only)  # type: ignore[arg-type]
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,195 @@
+"""Remote: a server with OpenAI's routes, asked for streams. It works with any such server, ours among them.
+
+Invariant: when an answer is stopped its connection is closed, so that the server stops too.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from pelton.cli.answer import Printed, Printer
+from pelton.core.errors import PeltonError
+
+CONNECT_SECONDS = 10.0
+MOST_EVENT = 1 << 24  # bytes
+UNIX = "unix:"
+Json = Mapping[str, object]
+
+
+class ServerError(PeltonError):
+    """The server cannot be reached, or does not do what it is asked for."""
+
+
+class Remote:
+    """`url` is http(s)://host:port, with or without a path that ends in /v1, or unix:/path/of/a/socket.
+
+    `model`: a name that the server has; None: its first one.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None, model: str | None = None) -> None:
+        self._url = url
+        self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+        self._base = "http://localhost/v1" if self._socket else _base(url)
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._model = model
+        self._runner = asyncio.Runner()
+        self._session: aiohttp.ClientSession | None = None
+
+    def __enter__(self) -> "Remote":
+        self._runner.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            self._runner.run(self._session.close())
+        self._runner.__exit__(kind, error, trace)
+
+    @property
+    def model(self) -> str:
+        """The model's name there; asked for at first use."""
+        if self._model is None:
+            self._model = self._runner.run(self._first_model())
+        return self._model
+
+    def print_answer(self, route: str, body: Json) -> Printed:
+        """Streams the answer of "/chat/completions" or "/completions" to stdout.
+
+        Ctrl-C ends it and is told by `stopped`. ServerError with what the server says against it.
+        """
+        answers = body.get("n", 1)
+        printer = Printer(answers if isinstance(answers, int) else 1)
+        asked = {**body, "model": self.model, "stream": True, "stream_options": {"include_usage": True}}
+        printer.begin()
+        try:
+            self._runner.run(self._print(route, asked, printer))
+        except KeyboardInterrupt:
+            printer.printed.stopped = True
+        return printer.printed
+
+    async def _print(self, route: str, body: Json, printer: Printer) -> None:
+        async for event in self._events(route, body):
+            for choice in _listed(event.get("choices")):
+                text = _text(choice)
+                _keep_logprobs(choice.get("logprobs"), printer.printed.logprobs)
+                index, finish = choice.get("index"), choice.get("finish_reason")
+                printer.take(
+                    text,
+                    1 if text else 0,
+                    index=index if isinstance(index, int) else 0,
+                    finish=finish if isinstance(finish, str) else None,
+                )
+            usage = event.get("usage")
+            if isinstance(usage, Mapping):
+                printer.printed.tokens = int(usage.get("completion_tokens") or printer.printed.tokens)
+                printer.printed.prompt = int(usage.get("prompt_tokens") or 0)
+
+    async def _events(self, route: str, body: Json) -> AsyncIterator[Json]:
+        """The JSON of each event of a stream, up to [DONE]."""
+        try:
+            async with self._opened().post(self._base + route, json=body) as response:
+                if response.status != 200:
+                    raise _refusal(response.status, await response.read())
+                async for line in response.content:
+                    data = line.strip()
+                    if not data.startswith(b"data:"):
+                        continue
+                    data = data.removeprefix(b"data:").strip()
+                    if data == b"[DONE]":
+                        return
+                    event = _object(data)
+                    if "error" in event:
+                        raise _refusal(200, data)
+                    yield event
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise self._unreachable(error) from error
+        raise ServerError(
+            f"{self._url}: the stream ended in the middle of the answer.", "The server's log may say why."
+        )
+
+    async def _first_model(self) -> str:
+        try:
+            async with self._opened().get(self._base + "/models") as response:
+                raw = await response.read()
+                if response.status != 200:
+                    raise _refusal(response.status, raw)
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error) from error
+        for model in _listed(_object(raw).get("data")):
+            return str(model.get("id"))
+        raise ServerError(f"{self._url} has no model yet.", "Wait until it has loaded one.")
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.UnixConnector(self._socket) if self._socket else aiohttp.TCPConnector()
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=timeout, headers=self._headers, read_bufsize=MOST_EVENT
+            )
+        return self._session
+
+    def _unreachable(self, error: Exception) -> ServerError:
+        why = str(error).rstrip(".") or type(error).__name__
+        return ServerError(f"{self._url} does not answer: {why}.", "Is a server running there?")
+
+
+def _base(url: str) -> str:
+    """The URL up to /v1; ServerError for what is none."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  it is only checked when it is asked for
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ServerError(f"--url {url} is no address.", "Write it like http://127.0.0.1:8000.")
+    base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    return base if base.endswith("/v1") else base + "/v1"
+
+
+def _refusal(status: int, raw: bytes) -> ServerError:
+    """What the server says against a request, in OpenAI's form or any other."""
+    try:
+        said = _object(raw).get("error", "")
+    except ServerError:
+        said = raw.decode("utf-8", "replace").strip()[:500]
+    message = str(said.get("message", said)) if isinstance(said, Mapping) else str(said)
+    return ServerError(
+        f"The server refused (status {status}): {message}" if status != 200 else f"The server: {message}"
+    )
+
+
+def _object(raw: bytes) -> Json:
+    """A JSON object; ServerError for anything else."""
+    try:
+        value = json.loads(raw)
+    except ValueError as error:
+        raise ServerError(
+            "The server answered with something that is no JSON.", "Is it one with OpenAI's routes?"
+        ) from error
+    if not isinstance(value, dict):
+        raise ServerError("The server answered with JSON that is no object.", "Is it one with OpenAI's routes?")
+    return value
+
+
+def _listed(value: object) -> list[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _text(choice: Json) -> str:
+    """The text of a choice's piece, of a chat or a completion."""
+    delta = choice.get("delta")
+    text = delta.get("content") if isinstance(delta, Mapping) else choice.get("text")
+    return text if isinstance(text, str) else ""
+
+
+def _keep_logprobs(told: object, kept: dict[str, list[object]]) -> None:
+    """A completion's log-probabilities behind those that came before; a chat's have another form and are not kept."""
+    for name in ("tokens", "token_logprobs", "top_logprobs"):
+        values = told.get(name) if isinstance(told, Mapping) else None
+        if isinstance(values, list):
+            kept.setdefault(name, []).extend(values)

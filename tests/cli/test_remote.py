@@ -1,0 +1,212 @@
+"""chat and complete with --url: a server answers, ours or another with OpenAI's routes."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from tests.cli.running import Terminal, invoke
+from tests.serve.process import ServerProcess
+
+from pelton import LLM, SamplingParams
+
+PROMPT = "Once upon a time, there was"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, smollm2: Path) -> Iterator[ServerProcess]:
+    words = ("--max-model-len", "512", "--api-key", "sesame", "--served-model-name", "small", "--strict")
+    with ServerProcess(tmp_path_factory.mktemp("serve"), *words) as running:
+        yield running
+
+
+def words(server: ServerProcess) -> tuple[str, ...]:
+    return ("--url", server.url, "--api-key", "sesame")
+
+
+@pytest.mark.dist
+def test_complete(server: ServerProcess, llm: LLM) -> None:
+    result = invoke("complete", PROMPT, *words(server), "--temperature", "0", "--max-tokens", "12", "--stats")
+    (output,) = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=12), use_tqdm=False)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == output.outputs[0].text + "\n"
+    assert f"{len(output.prompt_token_ids)} tokens in, 12 out; ended by length" in result.stderr
+    assert "first token after" in result.stderr and "tokens/s" in result.stderr
+
+
+@pytest.mark.dist
+def test_complete_with_everything(server: ServerProcess, llm: LLM) -> None:
+    """A strict server takes what the flags come to."""
+    fields = ("--seed", "3", "--n", "2", "--top-p", "0.9", "--top-k", "20", "--min-p", "0.01", "--min-tokens", "2")
+    more = ("--repetition-penalty", "1.1", "--presence-penalty", "0.1", "--frequency-penalty", "0.1", "--stop", "zzz")
+    last = ("--bad-word", "dragon", "--stop-token-id", "5", "--ignore-eos", "--logprobs", "2", "--max-tokens", "5")
+    result = invoke("complete", PROMPT, *words(server), *fields, *more, *last)
+    assert result.exit_code == 0, result.stderr
+    params = SamplingParams(
+        n=2, seed=3, top_p=0.9, top_k=20, min_p=0.01, min_tokens=2, repetition_penalty=1.1, presence_penalty=0.1,
+        frequency_penalty=0.1, stop="zzz", bad_words="dragon", stop_token_ids=[5], ignore_eos=True, max_tokens=5,
+    )  # fmt: skip
+    answers = [answer.text for answer in llm.generate(PROMPT, params, use_tqdm=False)[0].outputs]
+    assert sorted(result.stdout.splitlines()) == sorted("\n".join(answers).splitlines())
+    header = next(line for line in result.stderr.splitlines() if "likeliest" in line)
+    assert header.split() == ["token", "logprob", "likeliest"]
+    assert len(result.stderr.partition(header)[2].splitlines()) == 1 + 10
+
+
+@pytest.mark.dist
+def test_chat(server: ServerProcess, llm: LLM) -> None:
+    result = invoke("chat", *words(server), "--temperature", "0", "--max-tokens", "9", stdin="Hello!\nAnd now?\n")
+    assert result.exit_code == 0, result.stderr
+    said = [{"role": "user", "content": "Hello!"}]
+    params = SamplingParams(temperature=0, max_tokens=9)
+    first = llm.chat(said, params, use_tqdm=False)[0].outputs[0].text
+    said += [{"role": "assistant", "content": first}, {"role": "user", "content": "And now?"}]
+    second = llm.chat(said, params, use_tqdm=False)[0].outputs[0].text
+    assert result.stdout == f"{first}\n{second}\n"
+
+
+@pytest.mark.dist
+def test_one_message(server: ServerProcess, llm: LLM) -> None:
+    result = invoke("chat", "small", *words(server), "-q", "Hi", "--temperature", "0", "--max-tokens", "4")
+    (output,) = llm.chat([{"role": "user", "content": "Hi"}], SamplingParams(temperature=0, max_tokens=4))
+    assert result.stdout == output.outputs[0].text + "\n"
+
+
+@pytest.mark.dist
+def test_ctrl_c_stops_the_answer_and_the_server(server: ServerProcess, terminal: Callable[..., Terminal]) -> None:
+    talk = terminal("chat", *words(server), "--ignore-eos", "--max-tokens", "450", "--temperature", "0")
+    talk.wait_for("> ")
+    talk.send("Tell me everything about water.\n")
+    talk.wait_for(r"\w+ \w+ \w+")
+    talk.interrupt()
+    talk.wait_for("\n> ")
+    talk.send("/exit\n")
+    assert talk.end() == 0
+    metrics = server.ask("/metrics", Authorization="Bearer sesame")[1]
+    assert 'pelton:aborted_total{engine="0",model_name="small",reason="disconnect"} 1.0' in metrics
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--api-key", "wrong"), "error: The server refused (status 401): "),
+        (("--api-key", "sesame", "--model", "other"), "error: The server refused (status 404): "),
+        (("--api-key", "sesame", "--max-tokens", "9999"), "error: The server refused (status 400): "),
+    ],
+)
+def test_what_the_server_refuses_is_one_line(server: ServerProcess, more: tuple[str, ...], said: str) -> None:
+    result = invoke("complete", PROMPT, "--url", server.url, *more)
+    assert result.exit_code == 1 and result.stdout == ""
+    assert result.stderr.startswith(said) and result.stderr.count("\n") == 1
+
+
+@pytest.mark.dist
+def test_a_refused_message_does_not_end_the_chat(server: ServerProcess) -> None:
+    long = "word " * 600
+    result = invoke("chat", *words(server), "--max-tokens", "3", stdin=f"{long}\nHello!\n")
+    assert result.exit_code == 0
+    assert result.stderr.count("error: The server refused (status 400): ") == 1
+    assert result.stdout.strip()
+
+
+# ---------------------------------------------------------------------------------------------------
+# other servers
+
+
+class Other(BaseHTTPRequestHandler):
+    """A server whose stream is `says`, one event for each."""
+
+    says: tuple[object, ...] = ()
+    asked: list[object] = []
+    models = b'{"data": [{"id": "theirs"}]}'
+
+    def do_GET(self) -> None:
+        self._answer("application/json", self.models)
+
+    def do_POST(self) -> None:
+        self.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        lines = [event if isinstance(event, str) else f"data: {json.dumps(event)}" for event in self.says]
+        self._answer("text/event-stream", "".join(f"{line}\n\n" for line in lines).encode())
+
+    def _answer(self, kind: str, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(Other, "asked", [])
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as listening:
+        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{listening.server_port}"
+        listening.shutdown()
+        thread.join()
+
+
+def piece(text: str, finish: str | None = None) -> dict[str, object]:
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}]}
+
+
+def test_another_server(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that tells no usage, and comments in between."""
+    monkeypatch.setattr(Other, "says", (": hello", piece("One"), piece(" two"), piece("", "stop"), "data: [DONE]"))
+    result = invoke("chat", "--url", f"{other}/v1/", "-q", "Count", "--stats", "--top-k", "3")
+    assert result.stdout == "One two\n" and "2 out; ended by stop" in result.stderr
+    (asked,) = Other.asked
+    assert asked == {
+        "model": "theirs",
+        "messages": [{"role": "user", "content": "Count"}],
+        "max_tokens": 1024,
+        "top_k": 3,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("says", "said"),
+    [
+        ((piece("One"), {"error": {"message": "The engine died.", "code": 500}}), "The engine died."),
+        ((piece("One"),), "the stream ended in the middle of the answer. The server's log may say why."),
+        (("data: {", "data: [DONE]"), "no JSON. Is it one with OpenAI's routes?"),
+    ],
+)
+def test_a_stream_that_fails(other: str, monkeypatch: pytest.MonkeyPatch, says: tuple[object, ...], said: str) -> None:
+    monkeypatch.setattr(Other, "says", says)
+    result = invoke("chat", "--url", other, "-q", "Count")
+    assert result.exit_code == 1 and result.stderr.splitlines()[-1].endswith(said)
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_a_server_without_a_model(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Other, "models", b'{"data": []}')
+    result = invoke("complete", "--url", other, "hi")
+    assert result.stderr == f"error: {other} has no model yet. Wait until it has loaded one.\n"
+
+
+def test_nobody_there() -> None:
+    result = invoke("complete", "--url", "http://127.0.0.1:9", "hi")
+    assert result.exit_code == 1 and result.stderr.startswith("error: http://127.0.0.1:9 does not answer: ")
+    assert result.stderr.endswith("Is a server running there?\n") and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://", "http://x:99999999"])
+def test_no_url(url: str) -> None:
+    result = invoke("complete", "--url", url, "hi")
+    assert result.exit_code == 1 and f"--url {url} is no address." in result.stderr
+
+
+@pytest.mark.parametrize("flag", ["--threads", "--prompt-logprobs", "--max-num-seqs"])
+def test_flags_of_a_model_here(flag: str) -> None:
+    result = invoke("complete", "--url", "http://127.0.0.1:9", flag, "1", "hi")
+    assert result.exit_code == 2
+    assert f"{flag} is about a model in this process, and --url asks another one." in result.stderr

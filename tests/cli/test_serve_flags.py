@@ -1,0 +1,361 @@
+"""The settings of `pelton serve`: every flag reaches its setting, who wins, and what errors say."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from tests.cli.running import invoke
+
+from pelton.cli.foreign_flags import ALIASES, ALWAYS_ON, UNSUPPORTED
+from pelton.cli.options import ENGINE_SECTIONS
+from pelton.cli.serve_flags import SETTINGS, Kind
+from pelton.core.config import EngineConfig
+from pelton.serve.settings import ServeSettings
+
+
+class Caught:
+    """What serving was started with."""
+
+    config: EngineConfig
+    door: ServeSettings
+    calls = 0
+
+    def run(self, config: EngineConfig, door: ServeSettings, *rest: object) -> None:
+        self.config, self.door, self.calls = config, door, self.calls + 1
+
+    def setting(self, name: str) -> object:
+        """The value of a setting by its name, wherever it went."""
+        setting = SETTINGS[name]
+        if setting.door:
+            return getattr(self.door, setting.field)
+        if name == "seed":
+            return self.config.seed
+        parts: tuple[Any, ...] = (self.config.model, self.config.cache, self.config.schedule, self.config.backend)
+        (value,) = [getattr(part, name) for part in parts if hasattr(part, name)]
+        return value
+
+
+@pytest.fixture
+def caught(monkeypatch: pytest.MonkeyPatch) -> Iterator[Caught]:
+    """Nothing is served, pulled or listened on."""
+    seen = Caught()
+
+    class Listening:
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("pelton.cli.commands.serve.run", seen.run)
+    monkeypatch.setattr("pelton.cli.commands.serve.listen", lambda door: Listening())
+    monkeypatch.setattr("pelton.cli.commands.serve.pull", lambda model, progress: Path(f"/pulled/{model}"))
+    yield seen
+
+
+def good(*words: str) -> Result:
+    result = invoke("serve", *words)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def bad(*words: str) -> str:
+    """What is said of words that cannot work, on one line."""
+    result = invoke("serve", *words)
+    assert result.exit_code == 2, result.stderr
+    return result.stderr.rpartition("Error: ")[2].strip()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    template = tmp_path / "template.jinja"
+    template.write_text("{{ messages[0].content }}")
+    for name in ("key", "cert"):
+        (tmp_path / name).touch()
+    return {"template": str(template), "key": str(tmp_path / "key"), "cert": str(tmp_path / "cert")}
+
+
+# setting -> (text of the flag, what it becomes)
+VALUES: dict[str, tuple[str, object]] = {
+    "tokenizer": ("other", "other"),
+    "dtype": ("float32", "float32"),
+    "max_model_len": ("77", 77),
+    "generation_config": ("none", "none"),
+    "override_generation_config": ('{"temperature": 0.5}', '{"temperature": 0.5}'),
+    "kv_cache_memory_bytes": ("1.5G", 3 * 2**29),
+    "num_blocks": ("9", 9),
+    "block_size": ("32", 32),
+    "kv_codec": ("some", "some"),
+    "prefix_cache_tokens": ("640", 640),
+    "max_num_seqs": ("5", 5),
+    "max_num_batched_tokens": ("64", 64),
+    "long_prefill_token_threshold": ("16", 16),
+    "max_num_queued_reqs": ("3", 3),
+    "scheduling_policy": ("some", "some"),
+    "backend": ("some", "some"),
+    "threads": ("2", 2),
+    "seed": ("11", 11),
+    "host": ("0.0.0.0", "0.0.0.0"),
+    "port": ("0", 0),
+    "uds": ("/tmp/x", "/tmp/x"),
+    "api_key": ("k", ("k",)),
+    "root_path": ("/llm", "/llm"),
+    "allowed_origins": ("*", ("*",)),
+    "served_model_name": ("a", ("a",)),
+    "sse_keep_alive_interval": ("2.5", 2.5),
+    "max_body_bytes": ("1M", 2**20),
+    "log_level": ("error", "error"),
+    "shutdown_timeout": ("1", 1.0),
+    "watchdog_timeout": ("9.5", 9.5),
+}
+SWITCHES = [name for name, setting in SETTINGS.items() if setting.kind is Kind.SWITCH]
+TOGETHER = {"chat_template", "ssl_keyfile", "ssl_certfile", "model"}  # tested below
+
+
+def test_every_setting_is_in_the_table() -> None:
+    """And every field of a section and of the door has a setting."""
+    assert set(SETTINGS) == {*VALUES, *SWITCHES, *TOGETHER}
+    engine = {field.name for section in ENGINE_SECTIONS for field in fields(section)}
+    door = {field.name for field in fields(ServeSettings)}
+    assert {setting.field for setting in SETTINGS.values()} == engine | door | {"seed"}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_flag_reaches_its_setting(caught: Caught, name: str) -> None:
+    text, value = VALUES[name]
+    flag = SETTINGS[name].flag
+    for words in ([flag, text], [f"{flag}={text}"], [f"{flag.replace('-', '_').replace('__', '--', 1)}={text}"]):
+        good(*words)
+        assert caught.setting(name) == value
+    assert caught.calls == 3
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_switch_reaches_its_setting(caught: Caught, name: str) -> None:
+    flag = SETTINGS[name].flag
+    good(flag)
+    assert caught.setting(name) is True
+    good(f"--no-{flag.removeprefix('--')}")
+    assert caught.setting(name) is False
+
+
+@pytest.mark.parametrize("name", [*VALUES, *SWITCHES])
+def test_a_variable_and_a_file_reach_their_setting(
+    caught: Caught, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text, value = VALUES.get(name, ("true", True))
+    with monkeypatch.context() as patch:
+        patch.setenv(f"PELTON_{name.upper()}", text)
+        good()
+    assert caught.setting(name) == value
+    file = tmp_path / "serve.yaml"
+    for key in (name, SETTINGS[name].flag.removeprefix("--")):
+        file.write_text(f"{key}: {json.dumps(value if isinstance(value, (bool, int, float)) else text)}\n")
+        good("--config", str(file))
+        assert caught.setting(name) == value
+
+
+def test_files_of_settings(caught: Caught, files: dict[str, str]) -> None:
+    good("--chat-template", files["template"], "--ssl-keyfile", files["key"], "--ssl-certfile", files["cert"])
+    assert caught.config.model.chat_template == "{{ messages[0].content }}"
+    assert (caught.door.ssl_keyfile, caught.door.ssl_certfile) == (files["key"], files["cert"])
+
+
+def test_the_model(caught: Caught, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in (["some"], ["--model", "some"], ["-m", "some"], ["--model-path=some"], ["some", "--model", "some"]):
+        good(*words)
+        assert caught.config.model.model == "/pulled/some" and caught.door.served_model_names == ("some",)
+    good()
+    assert caught.config.model.model == "/pulled/smollm2"
+    monkeypatch.setenv("PELTON_MODEL", "other")
+    good()
+    assert caught.config.model.model == "/pulled/other"
+    good("some")
+    assert caught.config.model.model == "/pulled/some"
+    assert "Two models are given" in bad("some", "--model", "third")
+
+
+def test_several_values(caught: Caught, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    good("--served-model-name", "a", "--served-model-name", "b", "--api-key=x", "--api-key", "y")
+    assert caught.door.served_model_names == ("a", "b") and caught.door.api_keys == ("x", "y")
+    good("some", "--served-model-name", "a", "b", "--port", "0", "--api-key", "x", "y")
+    assert caught.door.served_model_names == ("a", "b") and caught.door.api_keys == ("x", "y")
+    good("--served-model-name", "a", "some")
+    assert caught.setting("served_model_name") == ("a",) and caught.config.model.model == "/pulled/some"
+    monkeypatch.setenv("PELTON_SERVED_MODEL_NAME", "a, b")
+    monkeypatch.setenv("PELTON_ALLOWED_ORIGINS", '["http://x", "http://y"]')
+    good()
+    assert caught.door.served_model_names == ("a", "b") and caught.door.allowed_origins == ("http://x", "http://y")
+    file = tmp_path / "serve.yaml"
+    file.write_text("api-key: [x, y]\n")
+    good("--config", str(file))
+    assert caught.door.api_keys == ("x", "y")
+
+
+def test_max_model_len_may_be_auto(caught: Caught) -> None:
+    for text in ("auto", "-1"):
+        good("--max-model-len", text)
+        assert caught.config.model.max_model_len is None
+
+
+def test_who_wins(caught: Caught, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text("port: 1\nmax_num_seqs: 1\nthreads: 1\nstrict: true\nenable-prefix-caching: true\n")
+    monkeypatch.setenv("PELTON_MAX_NUM_SEQS", "2")
+    monkeypatch.setenv("PELTON_THREADS", "2")
+    monkeypatch.setenv("PELTON_STRICT", "0")
+    told = good("--config", str(file), "--threads", "3", "--disable-radix-cache", "--verbose").stderr
+    assert [caught.setting(name) for name in ("port", "max_num_seqs", "threads")] == [1, 2, 3]
+    assert caught.door.strict is False and caught.config.cache.enable_prefix_caching is False
+    assert f"setting  port: {file}: port: 1" in told
+    assert "setting  max_num_seqs: PELTON_MAX_NUM_SEQS=2" in told and "setting  threads: --threads 3" in told
+    monkeypatch.setenv("PELTON_CONFIG", str(file))
+    good()
+    assert caught.setting("port") == 1
+
+
+@pytest.mark.parametrize("flag", ALIASES)
+def test_other_engines_spellings(caught: Caught, flag: str, files: dict[str, str]) -> None:
+    alias = ALIASES[flag]
+    assert alias.setting in SETTINGS and flag not in UNSUPPORTED
+    if alias.value is not None:
+        good(flag)
+        assert caught.setting(alias.setting) is alias.value
+        return
+    if alias.setting in TOGETHER:
+        pair = ["--ssl-keyfile", files["key"]] if flag == "--ssl-cert-file" else ["--ssl-certfile", files["cert"]]
+        text = files["template"] if alias.setting == "chat_template" else files["key"]
+        good(flag, text, *(pair if "ssl" in flag else []))
+        return
+    text, value = VALUES[alias.setting]
+    good(flag, text)
+    assert caught.setting(alias.setting) == value
+
+
+def test_two_spellings_of_one_setting() -> None:
+    assert bad("--max-num-seqs", "1", "--parallel", "2") == (
+        "--max-num-seqs and --parallel are the same setting. Give one of them."
+    )
+
+
+@pytest.mark.parametrize("flag", ALWAYS_ON)
+def test_switches_of_what_is_always_on(caught: Caught, flag: str, tmp_path: Path) -> None:
+    assert f"note: {flag} changes nothing" in good(flag).stderr
+    off = f"--no-{flag.removeprefix('--')}"
+    assert bad(off).startswith(f"{off} cannot work: ")
+    file = tmp_path / "serve.yaml"
+    file.write_text(f"{flag.removeprefix('--')}: true\n")
+    assert f"{flag.removeprefix('--')} changes nothing" in good("--config", str(file)).stderr
+    for line in (f"{flag.removeprefix('--')}: false\n", f"{off.removeprefix('--')}: true\n"):
+        file.write_text(line)
+        assert "cannot work" in bad("--config", str(file))
+
+
+# ---------------------------------------------------------------------------------------------------
+# what cannot work
+
+
+@pytest.mark.parametrize("flag", [flag for flag in UNSUPPORTED if flag.startswith("--")])
+def test_flags_of_vllm_that_are_not_here(flag: str) -> None:
+    said = bad("some", f"{flag}=1")
+    assert said.startswith(f"{flag} is a flag of vLLM that is not supported here.")
+    assert flag not in {setting.flag for setting in SETTINGS.values()}
+
+
+def test_the_nearest_is_named() -> None:
+    assert bad("-tp", "2").startswith("-tp is a flag of vLLM that is not supported here.")
+    assert bad("--gpu-memory-utilization", "0.9").endswith("What is there for it: --kv-cache-memory-bytes.")
+    assert bad("--max-num-seq", "2") == "There is no flag --max-num-seq. The nearest that is supported: --max-num-seqs."
+    assert bad("--xyzzy") == "There is no flag --xyzzy. pelton serve --help lists what is supported."
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--port", "x"], "--port x cannot work. It must be a whole number."),
+        (["--port=70000"], "--port 70000 cannot work. It must be from 0 to 65535 (0: any free one)."),
+        (["--max-num-seqs", "0"], "--max-num-seqs 0 cannot work. It must be from 1 to 65536."),
+        (["-np", "0"], "-np 0 cannot work. It must be from 1 to 65536."),
+        (["--kv-cache-memory-bytes", "much"], "--kv-cache-memory-bytes much cannot work. 'much' is no number of bytes"),
+        (["--dtype", "int4"], "--dtype int4 cannot work. It must be one of auto, bfloat16, float32."),
+        (["--root-path", "x"], "--root-path x cannot work. It must be empty, or a path"),
+        (["--shutdown-timeout", "nan"], "--shutdown-timeout nan cannot work. It must be a number."),
+        (["--override-generation-config", "[1]"], "--override-generation-config [1] cannot work. It must be a table"),
+        (["--chat-template", "/no"], "--chat-template /no cannot work. The file cannot be read: No such file"),
+        (["--api-key", ""], "--api-key holds a key that cannot work."),
+        (["a", "b"], "Got unexpected extra argument (b)"),
+        (["--ssl-keyfile", "/no"], "--ssl-keyfile and --ssl-certfile belong together"),
+    ],
+)
+def test_an_error_says_flag_and_value(words: list[str], said: str) -> None:
+    assert said in bad(*words)
+
+
+def test_an_error_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PELTON_MAX_NUM_SEQS", "0")
+    assert bad() == "PELTON_MAX_NUM_SEQS=0 cannot work. It must be from 1 to 65536."
+    monkeypatch.setenv("PELTON_MAX_NUM_SEQS", "many")
+    assert bad() == "PELTON_MAX_NUM_SEQS=many cannot work. It must be a whole number."
+    monkeypatch.setenv("PELTON_MAX_NUM_SEQS", "")
+    monkeypatch.setenv("PELTON_API_KEY", "se\ncret")
+    assert bad().startswith("PELTON_API_KEY holds a key that cannot work.") and "cret" not in bad()
+
+
+def test_a_variable_that_nobody_reads(caught: Caught, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PELTON_MAX_NUM_SEQ", "3")
+    told = good().stderr
+    assert (
+        "note: The variable PELTON_MAX_NUM_SEQ is set, and nothing here reads it; did you mean PELTON_MAX_NUM_SEQS?"
+        in told
+    )
+    monkeypatch.setenv("PELTON_ISA", "portable")
+    assert "PELTON_ISA" not in good().stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("max-num-seq: 3\n", "max-num-seq is no setting. The nearest that is supported: --max-num-seqs."),
+        ("tensor-parallel-size: 2\n", "--tensor-parallel-size is a flag of vLLM that is not supported here."),
+        ("max-num-seqs: 0\n", "max-num-seqs: 0 cannot work. It must be from 1 to 65536."),
+        ("max-num-seqs: true\n", "max-num-seqs: True cannot work. It must be a whole number."),
+        ("strict: maybe\n", "strict: maybe cannot work. It must be true or false."),
+        ("host: 1\n", "host: 1 cannot work. It must be text."),
+        ("port: 1\nPORT: 2\n", "PORT is no setting."),
+        ("max-num-seqs: 1\nparallel: 2\n", "are the same setting."),
+        ("- port\n", "must hold a table"),
+        ("port: [\n", "is no YAML, line 2."),
+    ],
+)
+def test_an_error_names_file_and_key(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text(text)
+    told = re.sub(r"\s+", " ", bad("--config", str(file)))
+    assert str(file) in told and said in told
+
+
+def test_a_file_that_is_not_there() -> None:
+    assert bad("--config", "/no/such.yaml") == "--config /no/such.yaml cannot be read: No such file or directory."
+
+
+def test_an_empty_file(caught: Caught, tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").touch()
+    good("--config", str(tmp_path / "empty.yaml"))
+    assert caught.calls == 1
+
+
+def test_help_is_grouped() -> None:
+    shown = invoke("serve", "--help").stdout
+    titles = [setting.group for setting in SETTINGS.values()]
+    assert [line[:-1] for line in shown.splitlines() if line[:-1] in titles] == list(dict.fromkeys(titles))
+    for setting in SETTINGS.values():
+        assert setting.flag in shown
+    assert "--parallel" not in shown
+
+
+def test_every_flag_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+    named = set(re.findall(r"`(-{1,2}[a-z][a-z-]*)(?=[` ,])", page))
+    others = {"--config", "--verbose", "--help", "--url", "--no-enable-prefix-caching", "-m"}
+    assert named - others == {setting.flag for setting in SETTINGS.values()} | set(ALIASES) | set(ALWAYS_ON)
