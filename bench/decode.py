@@ -4,8 +4,10 @@ python bench/decode.py [MODEL] [--requests N] [--prompt 128] [--output 256]
 
 One request: prefill = prompt tokens over the time to the first token, decode = (output - 1) tokens over the rest.
 Several at once: all output tokens over the whole time. Greedy, past end tokens, on fixed pseudo-random token ids.
+Each run computes all of it: there is no prefix cache.
 """
 
+import argparse
 import random
 import time
 
@@ -43,6 +45,17 @@ def time_all(llm: LLM, prompts: list[dict[str, object]], params: SamplingParams)
     return sum(len(output.outputs[0].token_ids) for output in outputs) / (time.perf_counter() - start)
 
 
+def open_model(given: argparse.Namespace) -> LLM:
+    """Without a prefix cache: every run asks the same prompts, and would find them there."""
+    return LLM(
+        given.model,
+        dtype=given.dtype,
+        threads=given.threads,
+        max_num_seqs=given.requests,
+        enable_prefix_caching=False,
+    )
+
+
 def main() -> None:
     flags = record.parser(__doc__)
     flags.add_argument("--requests", type=int, default=1, help="requests at once (default: 1)")
@@ -54,7 +67,7 @@ def main() -> None:
     before = record.machine()
     params = SamplingParams(temperature=0.0, max_tokens=given.output, ignore_eos=True)
     figures: dict[str, object]
-    with LLM(given.model, dtype=given.dtype, threads=given.threads, max_num_seqs=given.requests) as llm:
+    with open_model(given) as llm:
         prompts = make_prompts(llm, given.requests, given.prompt)
         time_one(llm, prompts[0], SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True))
         if given.requests == 1:
@@ -77,6 +90,7 @@ def main() -> None:
             "requests": given.requests,
             "prompt": given.prompt,
             "output": given.output,
+            "prefix_cache": False,
         }
         record.keep("decode", settings, figures, before)
 

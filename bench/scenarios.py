@@ -4,8 +4,10 @@ python bench/scenarios.py [MODEL] --prompts FILE [--runs N] [--only a,c8] [--cli
 
 FILE is a JSON table of lists of prompts: p128, p256, p512, p2048, p7000 (that many tokens each) and share0, share1, ...
 (32 prompts that begin with the same 1,500 tokens). With --client the same requests are sent by another load generator
-too, in turns with ours (ours, theirs, ours, ...), and the ratio of both is told. It must take --url, --model,
---prompts, --set, --n, --conc, --max-tokens and --out, and append a JSON line with wall_s, out_tok_s, ttft_ms, itl_ms.
+too, in turns with ours (ours, theirs, ours, ...), and the ratio of both is told. Ours is what `pelton bench serve`
+measures with (its client, its figures), called here in one process for all scenarios. The other one must take --url,
+--model, --prompts, --set, --n, --conc, --max-tokens and --out, and append a JSON line with wall_s, out_tok_s, ttft_ms,
+itl_ms.
 """
 
 import asyncio
@@ -19,10 +21,11 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import record
 
@@ -139,6 +142,9 @@ def cut(sets: dict[str, list[str]], scenario: Scenario, run: int) -> list[str]:
             : scenario.requests
         ]
     listed = sets[scenario.prompts]
+    if len(listed) < scenario.requests:
+        have = f"--prompts has {len(listed)} of {scenario.prompts}, and {scenario.requests} are asked in a run"
+        raise SystemExit(f"scenarios: {have}. The same prompt twice in a run would come from the cache.")
     first = run * scenario.requests
     return [listed[(first + place) % len(listed)] for place in range(scenario.requests)]
 
@@ -168,6 +174,28 @@ def measure(url: str, sets: dict[str, list[str]], name: str, runs: int, client: 
     return figures
 
 
+def line(name: str, figures: Mapping[str, Any]) -> str:
+    """A scenario's figures for people: median [min-max] of the runs; behind it the other client's, and ours to its."""
+
+    def shown(kept: Mapping[str, Any], key: str, digits: int = 1) -> str:
+        one = kept[key]
+        return f"{one['median']:,.{digits}f} [{one['min']:,.{digits}f}-{one['max']:,.{digits}f}]"
+
+    said = (
+        f"{name:<6} out {shown(figures, 'out_tok_s')} tok/s, TTFT {shown(figures, 'ttft_p50_ms')} ms, "
+        f"ITL p50 {shown(figures, 'itl_p50_ms')} p99 {shown(figures, 'itl_p99_ms')} ms"
+    )
+    other, ratio = figures.get("other_client"), figures.get("ratio_to_other_client")
+    if not other or not ratio:
+        return said
+    names = {"out_tok_s": "out", "ttft_p50_ms": "TTFT", "itl_p50_ms": "ITL p50"}
+    ratios = ", ".join(f"{word} {shown(ratio, key, 3)}" for key, word in names.items() if key in ratio)
+    return (
+        f"{said}\n{'':<6} other client: out {shown(other, 'out_tok_s')} tok/s, TTFT {shown(other, 'ttft_p50_ms')} ms, "
+        f"ITL p50 {shown(other, 'itl_p50_ms')} ms; ours to theirs: {ratios}"
+    )
+
+
 def main() -> None:
     flags = record.parser(__doc__)
     flags.add_argument("--prompts", type=Path, required=True, help="JSON table of lists of prompts")
@@ -175,15 +203,18 @@ def main() -> None:
     flags.add_argument("--client", type=Path, help="another load generator, for comparison")
     flags.add_argument("--serve-flags", default="", help="further flags of pelton serve")
     given = flags.parse_args()
+    unknown = [name for name in given.only.split(",") if name not in SCENARIOS]
+    if unknown:
+        flags.error(f"argument --only: {unknown[0]!r} is none of {','.join(SCENARIOS)}")
     sets = json.loads(given.prompts.read_text())
     before = record.machine()
-    figures: dict[str, object] = {}
+    figures: dict[str, Any] = {}
     with server(given.model, given.serve_flags.split()) as (url, seconds):
         print(f"start to first answer {seconds:.2f} s")
         figures["start_s"] = round(seconds, 3)
         for name in given.only.split(","):
             figures[name] = measure(url, sets, name, given.runs, given.client)
-            print(name, json.dumps(figures[name]))
+            print(line(name, figures[name]), flush=True)
     if not given.dry:
         record.keep(
             "scenarios", {"model": given.model, "runs": given.runs, "serve_flags": given.serve_flags}, figures, before

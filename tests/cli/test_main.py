@@ -1,14 +1,17 @@
 """The frame: help, unknown words, errors and exit codes, streams that are full or closed."""
 
+import re
+import signal
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
-from tests.cli.running import environment, invoke, modules_after
+from tests.cli.running import RUN, environment, invoke, modules_after, run
 
 from pelton.cli.main import COMMANDS
-from pelton.cli.options import ENGINE_HELP, ENGINE_SECTIONS, explain, looks_like_model, parse_size
+from pelton.cli.options import ENGINE_HELP, ENGINE_SECTIONS, explain, looks_like_model, parse_length, parse_size
 from pelton.core.errors import CheckpointError, RequestError, SettingError
 
 MISSING = "no/such/model.gguf"
@@ -31,6 +34,15 @@ def test_each_command_has_help(command: str) -> None:
     result = invoke(command, "--help")
     assert result.exit_code == 0
     assert f"pelton {command}" in result.stdout or f"cli {command}" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["complete", "chat", "serve", "verify", "bench latency", "bench throughput"])
+def test_help_lists_the_choices(command: str) -> None:
+    shown = " ".join(invoke(*command.split(), "--help").stdout.split())
+    assert "What executes the model: cpu, reference." in shown
+    assert "How keys and values are stored: plain." in shown
+    assert "auto and bfloat16 are the same; float32 is exact" in shown
+    assert command == "verify" or "Order of the requests: fcfs, priority. [fcfs]" in shown
 
 
 def test_version() -> None:
@@ -58,6 +70,53 @@ def test_an_unknown_flag_names_the_nearest(command: str, wrong: str, right: str)
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("complete hi --backend cuda", "--backend cuda cannot work. It must be one of cpu, reference."),
+        ("verify --backend cuda", "--backend cuda cannot work. It must be one of cpu, reference."),
+        ("complete hi --kv-codec fp8", "--kv-codec fp8 cannot work. It must be plain."),
+        ("chat --scheduling-policy lru", "--scheduling-policy lru cannot work. It must be one of fcfs, priority."),
+        (
+            "complete hi --kv-cache-memory-bytes 64M --num-blocks 10",
+            "--kv-cache-memory-bytes 64M and --num-blocks 10 both say how large the KV cache is. Give one of them.",
+        ),
+        ("complete hi --ctx-size 9", "There is no flag --ctx-size here. What is there for it: --max-model-len."),
+        ("complete hi --xyzzy", "There is no flag --xyzzy. pelton complete --help lists what there is."),
+    ],
+)
+def test_bad_settings_are_told_before_the_model_is_touched(words: str, said: str) -> None:
+    result = invoke(*words.split(), "--model", MISSING)
+    assert result.exit_code == 2
+    assert result.stderr.rpartition("Error: ")[2].strip().replace("cli complete", "pelton complete") == said
+
+
+NO_TORCH = "import sys; sys.modules['torch'] = None; "
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("complete", "hi"),
+        ("chat", "-q", "hi"),
+        ("verify",),
+        ("bench", "throughput", "--num-prompts", "1"),
+        ("bench", "latency"),
+    ],
+)
+def test_a_backend_without_its_package_is_told_in_one_line(words: tuple[str, ...], smollm2: Path) -> None:
+    done = run(*words, "--model", str(smollm2), "--backend", "reference", code=NO_TORCH + RUN)
+    told = "error: --backend reference needs torch, which is not installed. Install it (pip install torch), or leave "
+    assert done.stderr.decode() == f"{told}the setting out.\n"
+    assert done.returncode == 1 and not done.stdout
+
+
+def test_a_size_is_told_as_it_was_written(smollm2: Path) -> None:
+    result = invoke("complete", "hi", "--model", str(smollm2), "--kv-cache-memory-bytes", "9000G")
+    told = r"error: --kv-cache-memory-bytes 9000G takes 9216000.0 MiB, and (\S+ MiB) of memory are free. "
+    assert re.fullmatch(rf"{told}Set --kv-cache-memory-bytes to at most \1\.\n", result.stderr), result.stderr
+
+
+@pytest.mark.parametrize(
     "words", [("complete", "-m", MISSING, "hi"), ("chat", MISSING), ("program", MISSING), ("pull", MISSING)]
 )
 def test_an_error_is_one_line(words: tuple[str, ...]) -> None:
@@ -73,11 +132,11 @@ def test_debug_shows_the_traceback() -> None:
 
 
 def test_every_setting_has_a_flag() -> None:
-    """block_size has one value only, the model is an argument, and nobody queues behind the only user."""
+    """block_size has one value only, the model is an argument, and the only user has nobody beside him."""
     settings = {field.name for section in ENGINE_SECTIONS for field in fields(section)} - {"model", "block_size"}
     assert settings == set(ENGINE_HELP)
     shown = invoke("complete", "--help").stdout
-    flags = {"--" + name.replace("_", "-") for name in settings - {"max_num_queued_reqs"}}
+    flags = {"--" + name.replace("_", "-") for name in settings - {"max_num_queued_reqs", "context_cost"}}
     assert {flag for flag in flags if flag in shown} == flags
 
 
@@ -103,6 +162,7 @@ def test_sizes_beyond_all_machines(text: str) -> None:
         ("seed=-1 is bad; raise max_model_len.", "--seed -1 is bad; raise --max-model-len."),
         ("stop_token_ids contains -4.", "--stop-token-id contains -4."),
         ("Unknown kv_codec 'x'.", "Unknown --kv-codec 'x'."),
+        ("kv_codec='x' is bad; backend='a b'.", "--kv-codec x is bad; --backend 'a b'."),
         ("a stop string; the backend; the dtype", "a stop string; the backend; the dtype"),
         ("in /models/num_blocks/x or my_num_blocks_2=3", "in /models/num_blocks/x or my_num_blocks_2=3"),
     ],
@@ -115,6 +175,37 @@ def test_errors_name_flags(said: str, shown: str) -> None:
 def test_a_missing_template_names_the_flag() -> None:
     error = RequestError("There is none.", "Give a chat template.", param="messages")
     assert explain(error).endswith("Give a chat template. The flag for it is --chat-template FILE.")
+
+
+SLOW_IMPORT = (
+    "import sys, types, os, signal, pelton.cli.main as m; "
+    "m.COMMANDS['slow'] = ('slow_command:slow', ''); sys.path.insert(0, sys.argv.pop(1)); m.main()"
+)
+
+
+def test_ctrl_c_while_a_command_is_imported(tmp_path: Path) -> None:
+    """No traceback of whatever was being imported."""
+    (tmp_path / "slow_command.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)"
+    )
+    done = run(str(tmp_path), "slow", code=SLOW_IMPORT)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_variables_of_the_server_are_told(smollm2: Path) -> None:
+    words = ("complete", "hi", "--model", str(smollm2), "--max-tokens", "1", "--max-num-seqs", "1")
+    done = run(*words, PELTON_BACKEND="reference", PELTON_SEED="4", PELTON_MAX_NUM_SEQS="2", PELTON_THREADS="1")
+    assert done.stderr.decode().splitlines() == [
+        "note: The variable PELTON_BACKEND is for pelton serve alone; the flag here is --backend.",
+        "note: The variable PELTON_SEED is for pelton serve alone.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "length"), [("4096", 4096), ("4k", 4000), (" 4K ", 4096), ("-1", "auto"), ("auto", "auto")]
+)
+def test_lengths(text: str, length: object) -> None:
+    assert parse_length(text) == length
 
 
 def shell(command: str) -> subprocess.CompletedProcess[str]:

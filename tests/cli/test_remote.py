@@ -68,6 +68,20 @@ def test_chat(server: ServerProcess, llm: LLM) -> None:
 
 
 @pytest.mark.dist
+def test_keys(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = ("complete", "Hi", "--url", server.url, "--max-tokens", "1")
+    refused = invoke(*ask)
+    assert refused.exit_code == 1
+    assert refused.stderr.endswith("Give its key by --api-key, or in the variable PELTON_API_KEY.\n")
+    for keys in ("sesame", " sesame, other", '["sesame", "other"]'):
+        monkeypatch.setenv("PELTON_API_KEY", keys)
+        assert invoke(*ask).exit_code == 0
+    assert invoke(*ask, "--api-key", "wrong").exit_code == 1
+    monkeypatch.setenv("PELTON_API_KEY", "[")
+    assert invoke(*ask).stderr.endswith("Error: PELTON_API_KEY cannot work. It must be a text or a list of texts.\n")
+
+
+@pytest.mark.dist
 def test_one_message(server: ServerProcess, llm: LLM) -> None:
     result = invoke("chat", "small", *words(server), "-q", "Hi", "--temperature", "0", "--max-tokens", "4")
     (output,) = llm.chat([{"role": "user", "content": "Hi"}], SamplingParams(temperature=0, max_tokens=4))

@@ -11,10 +11,11 @@ import pytest
 from click.testing import Result
 from tests.cli.running import invoke
 
-from pelton.cli.foreign_flags import ALIASES, ALWAYS_ON, UNSUPPORTED
+from pelton.cli.foreign_flags import ALIASES, ALWAYS_ON, UNSUPPORTED, foreign
 from pelton.cli.options import ENGINE_SECTIONS
 from pelton.cli.serve_flags import SETTINGS, Kind
-from pelton.core.config import EngineConfig
+from pelton.core.config import ELSEWHERE, EngineConfig, why_not
+from pelton.core.errors import BackendError, CapacityError, SettingError
 from pelton.serve.settings import ServeSettings
 
 
@@ -86,14 +87,14 @@ VALUES: dict[str, tuple[str, object]] = {
     "kv_cache_memory_bytes": ("1.5G", 3 * 2**29),
     "num_blocks": ("9", 9),
     "block_size": ("32", 32),
-    "kv_codec": ("some", "some"),
+    "kv_codec": ("plain", "plain"),
     "prefix_cache_tokens": ("640", 640),
     "max_num_seqs": ("5", 5),
     "max_num_batched_tokens": ("64", 64),
     "long_prefill_token_threshold": ("16", 16),
     "max_num_queued_reqs": ("3", 3),
-    "scheduling_policy": ("some", "some"),
-    "backend": ("some", "some"),
+    "scheduling_policy": ("priority", "priority"),
+    "backend": ("reference", "reference"),
     "threads": ("2", 2),
     "seed": ("11", 11),
     "host": ("0.0.0.0", "0.0.0.0"),
@@ -101,10 +102,13 @@ VALUES: dict[str, tuple[str, object]] = {
     "uds": ("/tmp/x", "/tmp/x"),
     "api_key": ("k", ("k",)),
     "root_path": ("/llm", "/llm"),
+    "context_cost": ("0.01", 0.01),
     "allowed_origins": ("*", ("*",)),
     "served_model_name": ("a", ("a",)),
     "sse_keep_alive_interval": ("2.5", 2.5),
     "max_body_bytes": ("1M", 2**20),
+    "max_head_bytes": ("8K", 2**13),
+    "client_timeout": ("7.5", 7.5),
     "log_level": ("error", "error"),
     "shutdown_timeout": ("1", 1.0),
     "watchdog_timeout": ("9.5", 9.5),
@@ -199,6 +203,15 @@ def test_max_model_len_may_be_auto(caught: Caught) -> None:
         assert caught.config.model.max_model_len is None
 
 
+def test_numbers_and_words_as_they_are_written_elsewhere(caught: Caught) -> None:
+    good("--max-model-len", "2K", "--log-level", "WARNING")
+    assert caught.config.model.max_model_len == 2048 and caught.door.log_level == "warning"
+    good("--max-model-len", "2k")
+    assert caught.config.model.max_model_len == 2000
+    assert bad("--max-model-len", "k").startswith("--max-model-len k cannot work.")
+    assert bad("--log-level", "LOUD").startswith("--log-level LOUD cannot work. It must be one of critical, ")
+
+
 def test_who_wins(caught: Caught, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
     file.write_text("port: 1\nmax_num_seqs: 1\nthreads: 1\nstrict: true\nenable-prefix-caching: true\n")
@@ -256,18 +269,55 @@ def test_switches_of_what_is_always_on(caught: Caught, flag: str, tmp_path: Path
 # what cannot work
 
 
-@pytest.mark.parametrize("flag", [flag for flag in UNSUPPORTED if flag.startswith("--")])
-def test_flags_of_vllm_that_are_not_here(flag: str) -> None:
-    said = bad("some", f"{flag}=1")
-    assert said.startswith(f"{flag} is a flag of vLLM that is not supported here.")
-    assert flag not in {setting.flag for setting in SETTINGS.values()}
+@pytest.mark.parametrize("flag", UNSUPPORTED)
+def test_flags_of_other_engines_that_are_not_here(flag: str) -> None:
+    """The reason is told, and no other flag but one that is for the same purpose."""
+    said = bad("some", flag, "1")
+    assert said == foreign(flag) and said.startswith(f"{flag} is not supported here: ")
+    flags = {setting.flag for setting in SETTINGS.values()}
+    assert flag not in flags
+    hint = re.search(r"What is there for it: (--[a-z-]+)\.$", said)
+    assert hint[1] in flags if hint else said.endswith(". Leave it out.")
 
 
-def test_the_nearest_is_named() -> None:
-    assert bad("-tp", "2").startswith("-tp is a flag of vLLM that is not supported here.")
-    assert bad("--gpu-memory-utilization", "0.9").endswith("What is there for it: --kv-cache-memory-bytes.")
-    assert bad("--max-num-seq", "2") == "There is no flag --max-num-seq. The nearest that is supported: --max-num-seqs."
-    assert bad("--xyzzy") == "There is no flag --xyzzy. pelton serve --help lists what is supported."
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("-tp 2", "this version runs on one machine"),
+        ("-ngl 99", "computes on the CPU alone"),
+        ("--n-gpu-layers 99", "computes on the CPU alone"),
+        ("--device cpu", "computes on the CPU alone"),
+        ("--enforce-eager", "computes on the CPU alone"),
+        ("--hf-token x", "nothing is fetched from the Hugging Face Hub"),
+        ("--revision x", "nothing is fetched from the Hugging Face Hub"),
+        ("--download-dir x", "PELTON_CACHE"),
+        ("--load-format auto", "the model's files say it themselves"),
+        ("--trust-remote-code", "no code of a model is ever run"),
+        ("--speculative-config {}", "comes with a later version"),
+        ("--enable-lora", "comes with a later version"),
+        ("--enable-auto-tool-choice", "tool calls come with a later version"),
+        ("--api-server-count 4", "one process answers HTTP"),
+        ("--gpu-memory-utilization 0.9", "What is there for it: --kv-cache-memory-bytes."),
+    ],
+)
+@pytest.mark.parametrize("command", ["serve", "complete", "chat", "verify", "bench throughput", "bench latency"])
+def test_why_a_flag_is_not_here(command: str, words: str, said: str) -> None:
+    result = invoke(*command.split(), *words.split())
+    assert result.exit_code == 2
+    told = result.stderr.rpartition("Error: ")[2]
+    assert told.startswith(f"{words.split()[0]} is not supported here: ") and said in told
+
+
+def test_only_slips_of_the_fingers_get_a_nearest_flag() -> None:
+    assert bad("--max-num-seq", "2") == "There is no flag --max-num-seq. Did you mean --max-num-seqs?"
+    for flag in ("--xyzzy", "--max-cats", "--enable-magic", "-x"):
+        assert bad(flag) == f"There is no flag {flag}. pelton serve --help lists what there is."
+
+
+def test_every_reason_is_about_a_setting_that_there_is_not() -> None:
+    assert not set(ELSEWHERE) & set(SETTINGS) and len(set(ELSEWHERE)) == len(ELSEWHERE)
+    with pytest.raises(KeyError):
+        why_not("port")
 
 
 @pytest.mark.parametrize(
@@ -279,6 +329,13 @@ def test_the_nearest_is_named() -> None:
         (["-np", "0"], "-np 0 cannot work. It must be from 1 to 65536."),
         (["--kv-cache-memory-bytes", "much"], "--kv-cache-memory-bytes much cannot work. 'much' is no number of bytes"),
         (["--dtype", "int4"], "--dtype int4 cannot work. It must be one of auto, bfloat16, float32."),
+        (["--scheduling-policy", "lru"], "--scheduling-policy lru cannot work. It must be one of fcfs, priority."),
+        (["--backend", "cuda"], "--backend cuda cannot work. It must be one of cpu, reference."),
+        (["--kv-codec", "fp8"], "--kv-codec fp8 cannot work. It must be plain."),
+        (
+            ["--kv-cache-memory-bytes", "64M", "--num-gpu-blocks-override", "10"],
+            "--kv-cache-memory-bytes 64M and --num-gpu-blocks-override 10 both say how large the KV cache is.",
+        ),
         (["--root-path", "x"], "--root-path x cannot work. It must be empty, or a path"),
         (["--shutdown-timeout", "nan"], "--shutdown-timeout nan cannot work. It must be a number."),
         (["--override-generation-config", "[1]"], "--override-generation-config [1] cannot work. It must be a table"),
@@ -298,6 +355,9 @@ def test_an_error_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PELTON_MAX_NUM_SEQS", "many")
     assert bad() == "PELTON_MAX_NUM_SEQS=many cannot work. It must be a whole number."
     monkeypatch.setenv("PELTON_MAX_NUM_SEQS", "")
+    monkeypatch.setenv("PELTON_SCHEDULING_POLICY", "lru")
+    assert bad() == "PELTON_SCHEDULING_POLICY=lru cannot work. It must be one of fcfs, priority."
+    monkeypatch.setenv("PELTON_SCHEDULING_POLICY", "")
     monkeypatch.setenv("PELTON_API_KEY", "se\ncret")
     assert bad().startswith("PELTON_API_KEY holds a key that cannot work.") and "cret" not in bad()
 
@@ -309,6 +369,11 @@ def test_a_variable_that_nobody_reads(caught: Caught, monkeypatch: pytest.Monkey
         "note: The variable PELTON_MAX_NUM_SEQ is set, and nothing here reads it; did you mean PELTON_MAX_NUM_SEQS?"
         in told
     )
+    monkeypatch.setenv("PELTON_FOO", "3")
+    monkeypatch.setenv("PELTON_TENSOR_PARALLEL_SIZE", "2")
+    told = good().stderr
+    assert "note: The variable PELTON_FOO is set, and nothing here reads it.\n" in told
+    assert "PELTON_TENSOR_PARALLEL_SIZE is set, and nothing here reads it: this version runs on one machine" in told
     monkeypatch.setenv("PELTON_ISA", "portable")
     assert "PELTON_ISA" not in good().stderr
 
@@ -316,16 +381,22 @@ def test_a_variable_that_nobody_reads(caught: Caught, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("max-num-seq: 3\n", "max-num-seq is no setting. The nearest that is supported: --max-num-seqs."),
-        ("tensor-parallel-size: 2\n", "--tensor-parallel-size is a flag of vLLM that is not supported here."),
+        ("max-num-seq: 3\n", "max-num-seq is no setting. Did you mean --max-num-seqs?"),
+        ("tensor-parallel-size: 2\n", "--tensor-parallel-size is not supported here: this version runs on one machine"),
         ("max-num-seqs: 0\n", "max-num-seqs: 0 cannot work. It must be from 1 to 65536."),
         ("max-num-seqs: true\n", "max-num-seqs: True cannot work. It must be a whole number."),
         ("strict: maybe\n", "strict: maybe cannot work. It must be true or false."),
+        ("scheduling-policy: lru\n", "scheduling-policy: lru cannot work. It must be one of fcfs, priority."),
+        ("override-generation-config: {top_p: 7}\n", "override-generation-config: top_p=7.0 is out of range."),
         ("host: 1\n", "host: 1 cannot work. It must be text."),
         ("port: 1\nPORT: 2\n", "PORT is no setting."),
         ("max-num-seqs: 1\nparallel: 2\n", "are the same setting."),
         ("- port\n", "must hold a table"),
         ("port: [\n", "is no YAML, line 2."),
+        ("port: 1\nhost: a\nport: 2\n", "has port twice, line 3."),
+        ("override-generation-config:\n  top_k: 1\n  top_k: 2\n", "has top_k twice, line 3."),
+        ("api-key: []\n", "api-key is set but empty."),
+        ("served-model-name: []\n", "served-model-name is set but empty."),
     ],
 )
 def test_an_error_names_file_and_key(tmp_path: Path, text: str, said: str) -> None:
@@ -335,8 +406,80 @@ def test_an_error_names_file_and_key(tmp_path: Path, text: str, said: str) -> No
     assert str(file) in told and said in told
 
 
-def test_a_file_that_is_not_there() -> None:
+REFUSALS = (
+    (
+        CapacityError(
+            "kv_cache_memory_bytes=966367641600 takes much.", "Set kv_cache_memory_bytes to at most 2.0 MiB."
+        ),
+        ("--kv-cache-memory-bytes", "900G"),
+        "error: --kv-cache-memory-bytes 900G takes much. Set --kv-cache-memory-bytes to at most 2.0 MiB.",
+        "error: PELTON_KV_CACHE_MEMORY_BYTES=900G takes much. Set PELTON_KV_CACHE_MEMORY_BYTES to at most 2.0 MiB.",
+        "error: FILE: kv-cache-memory-bytes: 900G takes much. Set kv-cache-memory-bytes to at most 2.0 MiB.",
+    ),
+    (
+        BackendError("backend='reference' needs torch, which is not installed.", "Install it (pip install torch)."),
+        ("--backend", "reference"),
+        "error: --backend reference needs torch, which is not installed. Install it (pip install torch).",
+        "error: PELTON_BACKEND=reference needs torch, which is not installed. Install it (pip install torch).",
+        "error: FILE: backend: reference needs torch, which is not installed. Install it (pip install torch).",
+    ),
+    (
+        SettingError("max_model_len=99 is too long.", "Set max_model_len=9, or num_blocks=2."),
+        ("--max-model-len", "99"),
+        "error: --max-model-len 99 is too long. Set --max-model-len 9, or --num-blocks 2.",
+        "error: PELTON_MAX_MODEL_LEN=99 is too long. Set PELTON_MAX_MODEL_LEN=9, or --num-blocks 2.",
+        "error: FILE: max-model-len: 99 is too long. Set max-model-len: 9, or --num-blocks 2.",
+    ),
+)
+
+
+@pytest.mark.parametrize(("error", "words", "flag", "variable", "key"), REFUSALS)
+def test_what_fails_later_is_told_as_it_was_written(
+    caught: Caught,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    error: Exception,
+    words: tuple[str, str],
+    flag: str,
+    variable: str,
+    key: str,
+) -> None:
+    def fail(*rest: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pelton.cli.commands.serve.run", fail)
+    name = words[0].removeprefix("--")
+    assert invoke("serve", *words).stderr.strip() == flag
+    with monkeypatch.context() as patch:
+        patch.setenv(f"PELTON_{name.replace('-', '_').upper()}", words[1])
+        assert invoke("serve").stderr.strip() == variable
+    file = tmp_path / "serve.yaml"
+    file.write_text(f"{name}: {words[1]}\n")
+    result = invoke("serve", "--config", str(file))
+    assert result.exit_code == 1 and result.stderr.strip() == key.replace("FILE", str(file))
+    assert invoke("serve", *words, "--debug").exception is error
+
+
+def test_a_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bad("--config", "/no/such.yaml") == "--config /no/such.yaml cannot be read: No such file or directory."
+    monkeypatch.setenv("PELTON_CONFIG", "/nor/this.yaml")
+    assert bad() == "PELTON_CONFIG=/nor/this.yaml cannot be read: No such file or directory."
+
+
+@pytest.mark.parametrize("name", ["PELTON_API_KEY", "PELTON_SERVED_MODEL_NAME", "PELTON_ALLOWED_ORIGINS"])
+@pytest.mark.parametrize("text", ["", ",", " ", " , ", "[]"])
+def test_a_list_that_is_empty_is_no_list(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    """Above all the server is not open to all because its key got lost."""
+    monkeypatch.setenv(name, text)
+    assert bad() == f"{name} is set but empty. Give it a value, or remove it."
+
+
+def test_what_stands_in_a_setting_is_not_told_as_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "temperature=-1.0 is out of range. It must be 0 or more."
+    text = '{"temperature": -1}'
+    assert bad("--override-generation-config", text) == f"--override-generation-config: {said}"
+    monkeypatch.setenv("PELTON_OVERRIDE_GENERATION_CONFIG", text)
+    assert bad() == f"PELTON_OVERRIDE_GENERATION_CONFIG: {said}"
 
 
 def test_an_empty_file(caught: Caught, tmp_path: Path) -> None:
@@ -357,5 +500,5 @@ def test_help_is_grouped() -> None:
 def test_every_flag_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
     named = set(re.findall(r"`(-{1,2}[a-z][a-z-]*)(?=[` ,])", page))
-    others = {"--config", "--verbose", "--help", "--url", "--no-enable-prefix-caching", "-m"}
+    others = {"--config", "--verbose", "--help", "--url", "--no-enable-prefix-caching", "--max-tokens", "-m"}
     assert named - others == {setting.flag for setting in SETTINGS.values()} | set(ALIASES) | set(ALWAYS_ON)

@@ -9,6 +9,7 @@ from registry_entries import entries
 
 from pelton.core.errors import SettingError
 from pelton.measure.bench import WORKLOADS
+from pelton.measure.bench.conversation import chains
 from pelton.measure.bench.workload import Sample, WorkloadOptions
 
 NEEDS_DATA = ("chat", "ide", "rag", "agent", "batch")
@@ -28,7 +29,9 @@ def options(count: int, data: Path | None, tmp_path: Path, seed: int = 0, **more
 def test_makes_what_is_asked_for(name: str, data: Path, tmp_path: Path) -> None:
     made = WORKLOADS.get(name)().samples(options(40, data, tmp_path))
     assert len(made) == 40
-    for sample in made:
+    for place, sample in enumerate(made):
+        assert sample.follows is None or sample.follows == place - 1
+        assert sample.follows is None or {message["role"] for message in sample.messages} == {"user"}
         assert (sample.prompt is None) != (not sample.messages)
         assert sample.prompt is None or len(sample.prompt) > 0
         assert 1 <= sample.output_len <= 256
@@ -62,16 +65,22 @@ def test_exact_lengths_and_common_prefixes(tmp_path: Path) -> None:
     assert len({(sample.prompt or ())[:30] for sample in repeated}) == 8
 
 
-def test_agents_turns_extend_one_another(data: Path, tmp_path: Path) -> None:
-    made = WORKLOADS.get("agent")().samples(options(6, data, tmp_path))
-    for earlier, later in ((made[0], made[1]), (made[1], made[2])):
-        assert later.messages[: len(earlier.messages)] == earlier.messages
+def test_agents_have_three_turns_and_make_up_no_answer(data: Path, tmp_path: Path) -> None:
+    made = WORKLOADS.get("agent")().samples(options(7, data, tmp_path))
+    assert chains(made) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert [len(sample.messages) for sample in made] == [2, 1, 1, 2, 1, 1, 2]
     assert made[3].messages[0] == made[0].messages[0]
+
+
+def test_a_chat_has_one_turn_or_two(data: Path, tmp_path: Path) -> None:
+    made = WORKLOADS.get("chat")().samples(options(300, data, tmp_path))
+    lengths = {len(chain) for chain in chains(made)}
+    assert lengths == {1, 2} and len(made) == 300
 
 
 @pytest.mark.parametrize(
     ("line", "what"),
-    [("{", "line 2"), ("[1]", "no JSON object"), ('{"text": "a"}', "request 2 has no prompt")],
+    [("{", "--dataset-path .*line 2"), ("[1]", "no JSON object"), ('{"text": "a"}', "request 2 has no prompt")],
 )
 def test_a_bad_line_is_named(line: str, what: str, tmp_path: Path) -> None:
     file = tmp_path / "bad.jsonl"
@@ -88,3 +97,9 @@ def test_a_list_of_a_table(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="short, long"):
         WORKLOADS.get("custom")().samples(WorkloadOptions(3, path=Path(f"{file}#none")))
     assert isinstance(made[0], Sample)
+    file.write_text("{")
+    with pytest.raises(SettingError, match="--dataset-path .* is no JSON"):
+        WORKLOADS.get("custom")().samples(WorkloadOptions(3, path=Path(f"{file}#none")))
+    file.write_bytes(b'{"prompt": "\xff"}')
+    with pytest.raises(SettingError, match="--dataset-path .* is no text in UTF-8: byte 12"):
+        WORKLOADS.get("custom")().samples(WorkloadOptions(3, path=file))

@@ -1,6 +1,7 @@
 """StopStrings: against a search in the whole text, for any pieces; it holds back no more than it must."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -90,6 +91,33 @@ def test_each_character_is_looked_at_once() -> None:
     for _ in range(40_000):
         search.feed("a")
     assert search.feed("b")[1] is not None
+
+
+def test_many_stop_strings_cost_no_more_than_one() -> None:
+    """Of what is looked at per character there is one place, however many begin alike: no times are compared."""
+    stops = ["ab" * 30 + str(number) for number in range(64)]
+    search = StopStrings(["b0", *stops])
+    looked = 0
+
+    class Counting(list[dict[str, int]]):
+        def __getitem__(self, index: Any) -> Any:
+            nonlocal looked
+            looked += 1
+            return super().__getitem__(index)
+
+    automaton = search._automaton
+    automaton._next = Counting(automaton._next)
+    try:
+        for _ in range(100):
+            assert search.feed("abababab")[1] is None
+    finally:
+        automaton._next = list(automaton._next)
+    assert looked <= 4 * 800
+    assert search.feed("0")[1] == "b0"
+
+
+def test_the_answers_of_a_call_share_the_search() -> None:
+    assert StopStrings(["x", "y"])._automaton is StopStrings(["x", "y"])._automaton
 
 
 @given(PIECES, STOPS, st.integers(0, 12))

@@ -6,7 +6,7 @@ import pytest
 
 from pelton.core.config import CacheSection
 from pelton.core.errors import CapacityError, SettingError
-from pelton.engine.capacity import CacheDemand, CacheSize, size_cache
+from pelton.engine.capacity import MIB, CacheDemand, CacheSize, least, most, size_cache
 
 BLOCK_BYTES = 1 << 20
 GIB = 1 << 30
@@ -47,15 +47,15 @@ def test_an_asked_length_that_does_not_fit_is_refused_with_what_would() -> None:
         CapacityError, match=r"max_model_len=500 needs 16 KV blocks \(17.0 MiB\).*has 10 \(11.0 MiB\)"
     ) as e:
         size_cache(CacheSection(num_blocks=10), demand(asked=500))
-    assert e.value.remedy == f"Set max_model_len=320 (or auto), or kv_cache_memory_bytes={17 * BLOCK_BYTES}."
+    assert e.value.remedy == "Set max_model_len=320 (or auto), or kv_cache_memory_bytes to at least 17.0 MiB."
     assert size_cache(CacheSection(num_blocks=10), demand(asked=320)).notes == ()
     assert size_cache(CacheSection(kv_cache_memory_bytes=17 * BLOCK_BYTES), demand(asked=500)).max_model_len == 500
 
 
 def test_room_for_no_block_is_refused() -> None:
-    with pytest.raises(CapacityError, match=f"kv_cache_memory_bytes to at least {2 * BLOCK_BYTES}"):
+    with pytest.raises(CapacityError, match="kv_cache_memory_bytes to at least 2.0 MiB"):
         size_cache(CacheSection(kv_cache_memory_bytes=2 * BLOCK_BYTES - 1), demand())
-    with pytest.raises(CapacityError, match=f"at least {2 * BLOCK_BYTES}; 5 bytes are free"):
+    with pytest.raises(CapacityError, match="one takes 1.0 MiB.* at least 2.0 MiB; 0.0 MiB are free"):
         size_cache(CacheSection(), demand(free=5))
     assert size_cache(CacheSection(kv_cache_memory_bytes=2 * BLOCK_BYTES), demand()).blocks == 2
 
@@ -88,12 +88,18 @@ def test_a_cache_beyond_free_memory_is_refused_with_what_would_fit() -> None:
     assert size_cache(CacheSection(num_blocks=99), demand(free=free)).blocks == 100
     with pytest.raises(CapacityError, match=f"kv_cache_memory_bytes={110 * BLOCK_BYTES} takes 110.0 MiB") as e:
         size_cache(CacheSection(kv_cache_memory_bytes=110 * BLOCK_BYTES), demand(free=free))
-    assert e.value.remedy == f"Set kv_cache_memory_bytes to at most {free}."
+    assert e.value.remedy == "Set kv_cache_memory_bytes to at most 100.0 MiB."
     assert size_cache(CacheSection(kv_cache_memory_bytes=free), demand(free=free)).blocks == 100
     assert size_cache(CacheSection(num_blocks=120), demand(free=0)).blocks == 121, "unknown memory"
     with pytest.raises(CapacityError) as e:
         size_cache(CacheSection(num_blocks=1), demand(free=BLOCK_BYTES))
     assert e.value.remedy == "Free some memory, or take a smaller model."
+
+
+@pytest.mark.parametrize("size", [1, MIB, 3 * MIB // 2, 10 * MIB // 3, 24537304960])
+def test_sizes_that_are_told_are_safe_to_set(size: int) -> None:
+    """They are told in one unit; rounding never makes too little of a need, nor too much of what is free."""
+    assert float(most(size).removesuffix(" MiB")) * MIB <= size <= float(least(size).removesuffix(" MiB")) * MIB
 
 
 def test_a_length_beyond_the_model_is_refused() -> None:

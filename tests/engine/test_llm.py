@@ -50,6 +50,14 @@ def test_each_prompt_may_have_its_own_params(fake_llm: Make) -> None:
         llm.generate(["same"] * 5, several[:2], use_tqdm=False)
 
 
+def test_a_priority_that_would_have_no_effect_is_refused(fake_llm: Make) -> None:
+    llm = fake_llm().llm
+    with pytest.raises(RequestError, match=r"priority=1 .* --scheduling-policy priority") as caught:
+        llm.generate("hello", priority=1, use_tqdm=False)
+    assert caught.value.param == "priority"
+    assert len(llm.generate("hello", priority=0, use_tqdm=False)) == 1
+
+
 def test_defaults_are_the_models_and_max_tokens_none_is_all_that_fits(fake_llm: Make) -> None:
     llm = fake_llm(max_len=40).llm
     assert len(tokens(llm.generate("hello", use_tqdm=False)[0])) == 3 == llm.get_default_sampling_params().max_tokens

@@ -5,7 +5,7 @@ from tests.engine.fakes import make_request
 
 from pelton.core.events import RequestFinished, TokensGenerated
 from pelton.core.plan import RowResult, TokenLogprobs
-from pelton.engine.open_request import OpenRequest
+from pelton.engine.open_request import NO_TOKEN, OpenRequest
 
 LOGPROBS = tuple(TokenLogprobs(-float(rank), rank) for rank in range(1, 6))
 
@@ -34,6 +34,8 @@ def test_a_row_that_drew_nothing_tells_nothing() -> None:
 def test_a_fault_is_an_error() -> None:
     one = OpenRequest(make_request("r", [1, 2], 9), 4)
     assert one.accept(RowResult(0, fault="bad"), 99) == [RequestFinished("r", "error", error="bad")]
+    own = one.accept(RowResult(0, fault=NO_TOKEN), 99)
+    assert own == [RequestFinished("r", "error", error=NO_TOKEN, code="no_token_left")]
 
 
 def test_without_room_the_first_token_ends_it_untold() -> None:

@@ -42,6 +42,27 @@ def test_what_the_model_cannot_do_is_refused(params: dict[str, object], param: s
     assert maker().make("h", SamplingParams(min_tokens=49, max_tokens=None)).max_tokens == 49
 
 
+@pytest.mark.parametrize("params", [
+    {"allowed_token_ids": [EOS], "min_tokens": 3},
+    {"allowed_token_ids": [EOS, 7], "min_tokens": 1, "stop_token_ids": [7]},
+    {"allowed_token_ids": [7], "min_tokens": 1, "stop_token_ids": [7], "ignore_eos": True},
+    {"allowed_token_ids": [97, 97, 98], "bad_words": ["a", "b"]},
+    {"allowed_token_ids": [97, EOS], "bad_words": ["a"], "min_tokens": 1},
+])  # fmt: skip
+def test_a_first_draw_without_any_token_is_refused(params: dict[str, object]) -> None:
+    with pytest.raises(RequestError, match="allowed_token_ids has no token that may come first") as caught:
+        maker().make("hi", SamplingParams(**params))  # type: ignore[arg-type]
+    assert (caught.value.param, caught.value.code) == ("allowed_token_ids", "no_token_left")
+    listed = params["allowed_token_ids"]
+    assert isinstance(listed, list)
+    for more in (
+        {"allowed_token_ids": [*listed, 99]},
+        {"min_tokens": 0, "bad_words": ["ab"]},
+        {"allowed_token_ids": None},
+    ):
+        assert maker().make("hi", SamplingParams(**{**params, **more})).prompt == "hi"  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("options", "param"), [
     ({"request_id": "\ud800"}, "request_id"),
     ({"request_id": 5}, "request_id"),

@@ -37,6 +37,47 @@ def test_keys_and_values() -> None:
     assert table["cost_per_million_good_output_tokens"] == pytest.approx(2000 / 3)
 
 
+# What vLLM's calculation gives for a server that generates; its percentiles are those asked for.
+SPREAD = {f"{kind}_{name}_ms" for kind in ("mean", "median", "std", "p99") for name in ("ttft", "tpot", "itl", "e2el")}
+QUEUE = {
+    f"{kind}_{name}_ms"
+    for kind in ("mean", "median", "std", "p99")
+    for name in ("client_queue_time", "e2el_including_client_queue")
+}
+THEIRS = {
+    *("duration", "completed", "failed", "total_input_tokens", "total_output_tokens", "request_throughput"),
+    *("request_goodput", "output_throughput", "total_token_throughput", "max_output_tokens_per_s"),
+    *("max_concurrent_requests", "rtfx"),
+}
+OURS = {
+    *("total_cached_tokens", "slo_attainment", "good_output_throughput", "cost_per_million_total_tokens"),
+    *("cost_per_million_output_tokens", "cost_per_million_good_output_tokens"),
+}
+
+
+@pytest.mark.parametrize("timings", [[], [timing(0.0, [0.1, 0.2])], [timing(0.0, [], error="gone")]])
+@pytest.mark.parametrize("asked", [{}, {"goals": {"ttft": 5.0}, "price_per_hour": 1.0}])
+def test_the_keys_are_the_same_whatever_happened(timings: list[Timing], asked: dict[str, object]) -> None:
+    table = result(timings, 1.0, (99,), **asked)  # type: ignore[arg-type]
+    assert table.keys() == SPREAD | QUEUE | THEIRS | OURS
+    without = {"request_goodput", "slo_attainment", "good_output_throughput"} | {key for key in OURS if "cost" in key}
+    if not asked:
+        assert all(table[key] is None for key in without)
+    assert table["rtfx"] == 0.0
+
+
+def test_the_most_pieces_in_a_second_are_counted_from_the_first_request() -> None:
+    timings = [timing(10.5, [10.6, 11.4, 11.6]), timing(10.9, [11.45, 12.4, 12.49]), timing(12.0, [], error="gone")]
+    assert result(timings, 2.0)["max_output_tokens_per_s"] == 3.0
+
+
+def test_waiting_at_the_client_is_a_time_of_its_own() -> None:
+    table = result([timing(5.0, [5.5], queued=2.0), timing(5.0, [5.5], queued=4.0)], 1.0)
+    assert table["mean_client_queue_time_ms"] == pytest.approx(3000.0)
+    assert table["mean_e2el_including_client_queue_ms"] == pytest.approx(3500.0)
+    assert table["mean_e2el_ms"] == pytest.approx(500.0)
+
+
 def test_a_goal_on_gaps_is_about_each_requests_own_slowest() -> None:
     steady, stalled = timing(0.0, [0.1, 0.2, 0.3]), timing(0.0, [0.1, 0.2, 1.3])
     assert steady.meets({"itl": 110.0}) and not stalled.meets({"itl": 110.0})
@@ -57,7 +98,7 @@ def test_requests_at_once() -> None:
 
 def test_goals_are_parsed_or_refused() -> None:
     assert parse_goals(["ttft:500", "itl:50.5"]) == {"ttft": 500.0, "itl": 50.5}
-    for bad in ("ttft", "ttft:", "ttft:x", "ttft:-1", "ttft:nan", "speed:5"):
+    for bad in ("ttft", "ttft:", "ttft:x", "ttft:-1", "ttft:nan", "ttft:inf", "speed:5", "client_queue_time:5"):
         with pytest.raises(ValueError, match="no goal"):
             parse_goals([bad])
 
@@ -110,6 +151,10 @@ def test_an_error_in_the_stream_fails_the_request() -> None:
     made = Timing(0.0)
     read_stream(made, [(1.0, CHAT[1] + CHAT[2]), (2.0, b'data: {"error":{"message":"gone"}}\n\n')])
     assert not made.ok and "gone" in (made.error or "")
+    for wrong in (b"data: {\n\n", b"data: [1]\n\n", b'data: {"choices":[3]}\n\n'):
+        strange = Timing(0.0)
+        read_stream(strange, [(1.0, wrong)])
+        assert "none of an OpenAI server" in (strange.error or "")
     empty = Timing(SystemClock().now())
     read_stream(empty, [])
     assert not empty.ok

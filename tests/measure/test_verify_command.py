@@ -6,25 +6,20 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.engine.fakes import byte_tokenizer
 from tests.measure.verify_faults import RowNoise
-from tests.oracle.tiny import save, tiny_llama
+from tests.measure.verify_parts import tiny_talker
 
 from pelton.cli.commands.verify import verify_model
-from pelton.core.errors import RequestError
+from pelton.core.errors import CapacityError, CheckpointError, RequestError
 from pelton.engine.build import EngineParts, build_engine
 
 pytest.importorskip("pelton.backends.cpu._native")
-TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 FEW = ("--schedules", "3", "--max-tokens", "6", "--threads", "1")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = save(tiny_llama(vocab_size=272), tmp_path_factory.mktemp("tiny"))
-    byte_tokenizer()._inner.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE, "eos_token": "<end>"}))
-    return folder
+    return tiny_talker(tmp_path_factory.mktemp("tiny"))
 
 
 def verify(*words: object) -> Result:
@@ -34,8 +29,15 @@ def verify(*words: object) -> Result:
 def test_equal_answers_exit_with_0(model: Path) -> None:
     done = verify(model, *FEW)
     assert done.exit_code == 0, done.output
-    assert "not run: 45 of 48 cells" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("equal to the last bit: 3 schedules in 3 cells, ")
+    first, second, verdict = done.stdout.splitlines()
+    assert first.startswith("what happened: ") and " KV blocks copied on write, " in first
+    assert " tokens found in the cache, " in first and second == "45 of 48 cells not reached; --json lists them"
+    assert verdict.startswith("equal to the last bit: 3 schedules in 3 cells, ")
+
+
+def test_one_of_a_kind_is_no_plural(model: Path) -> None:
+    done = verify(model, *FEW[2:], "--schedules", 1)
+    assert done.stdout.splitlines()[-1].startswith("equal to the last bit: 1 schedule in 1 cell, ")
 
 
 def test_json_is_one_object(model: Path) -> None:
@@ -102,9 +104,37 @@ def test_a_bad_line_is_an_error_that_names_it(model: Path, tmp_path: Path, line:
 
 def test_answers_that_leave_no_room_for_a_prompt_are_refused(model: Path) -> None:
     done = verify(model, "--max-tokens", 512)
-    assert isinstance(done.exception, RequestError) and "max_tokens=512" in done.exception.cause
+    assert isinstance(done.exception, RequestError) and "--max-tokens 512" in done.exception.cause
 
 
-@pytest.mark.parametrize("words", [("--schedules", "0"), ("--minutes", "0"), ("--dtype", "int3"), ("--only", "-1")])
-def test_impossible_values_exit_with_2(model: Path, words: tuple[str, str]) -> None:
-    assert verify(model, *words).exit_code == 2
+def test_answers_beyond_the_memory_are_refused_by_the_flags_name(model: Path) -> None:
+    done = verify(model, "--max-tokens", 2_000_000_000)
+    assert isinstance(done.exception, CapacityError) and done.exception.cause.startswith("--max-tokens 2000000000 ")
+
+
+def test_a_tokenizer_that_is_not_there_is_named(model: Path) -> None:
+    done = verify(model, "--tokenizer", "/absent")
+    assert isinstance(done.exception, CheckpointError) and done.exception.cause.startswith("--tokenizer /absent: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--schedules 0", "'--schedules': 0 is not"),
+        ("--minutes 0", "'--minutes': 0.0 is not"),
+        ("--minutes nan", "'--minutes': nan is no number of minutes"),
+        ("--minutes inf", "'--minutes': inf is no number of minutes"),
+        ("--dtype int3", "'--dtype': 'int3' is not"),
+        ("--only -1", "'--only': -1 is not"),
+        ("--only 3 --schedules 4", "--only 3 runs that schedule alone. Leave --schedules 4 out."),
+        ("--only 3 --minutes 0.5", "--only 3 runs that schedule alone. Leave --minutes 0.5 out."),
+        ("--backend foo", "--backend foo cannot work. It must be one of cpu, reference"),
+        ("--kv-codec foo", "--kv-codec foo cannot work. It must be "),
+        ("--threads -1", "--threads -1 cannot work"),
+        ("--kv-cache-memory-bytes many", "'--kv-cache-memory-bytes': 'many' is no number of bytes"),
+        ("--prompts absent", "'--prompts': File 'absent' does not exist"),
+    ],
+)
+def test_impossible_values_exit_with_2_and_are_named(model: Path, words: str, told: str) -> None:
+    done = verify(model, *words.split())
+    assert done.exit_code == 2 and told in " ".join(done.output.split()), done.output

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.measure.verify_faults import (
@@ -10,15 +11,17 @@ from tests.measure.verify_faults import (
     LostEdits,
     NoCopy,
     Once,
+    OtherKernel,
     RowNoise,
     ShortTail,
     StaleBlocks,
     StaleTree,
     SwappedHeads,
+    SwappedHits,
     Torn,
     forgetful_runner,
 )
-from tests.measure.verify_parts import tiny_checkpoint, tiny_rig, with_executable
+from tests.measure.verify_parts import NUDGED_OP, nudged_checkpoint, tiny_checkpoint, tiny_rig, with_executable
 
 from pelton.measure.verify.cases import Cases
 from pelton.measure.verify.dimension import Dimension, Live
@@ -62,6 +65,7 @@ def expect_found(report: Report, where: str) -> None:
         (ShortTail, IN_ATTENTION),
         (NoCopy, IN_ATTENTION),
         (SwappedHeads, IN_ATTENTION),
+        (SwappedHits, IN_ATTENTION),
         (BatchDependent, IN_ATTENTION),
         (RowNoise, IN_CHOICE),
     ],
@@ -72,6 +76,29 @@ def test_a_fault_of_the_backend_is_found(parts: Parts, fault: type[Double], wher
     report = verify(with_executable(rig, double), cases, ALL)
     assert double.steps > 0
     expect_found(report, where)
+
+
+def test_a_kernel_that_depends_on_the_batch_is_found(
+    parts: Parts, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The same model with one channel an ulp off computes the steps that have several sequences."""
+    rig, cases = parts
+    dtype = request.node.callspec.params["parts"]
+    with tiny_rig(nudged_checkpoint(tmp_path, dtype), dtype) as (near, _):
+        double = OtherKernel(rig.executable, near.executable)
+        report = verify(with_executable(rig, double), cases, ALL)
+    assert double.steps > 0
+    expect_found(report, NUDGED_OP)
+    assert all("neighbours" in one.cell.values() or one.cell["fork_count"] != "n=1" for one in report.differences)
+
+
+def test_a_kernel_that_is_the_same_is_no_fault(parts: Parts, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Borrowed KV alone changes nothing, so that it is the ulp that was found."""
+    rig, cases = parts
+    with tiny_rig(tiny_checkpoint(tmp_path), request.node.callspec.params["parts"]) as (same, _):
+        double = OtherKernel(rig.executable, same.executable)
+        report = verify(with_executable(rig, double), cases, Extent(12))
+    assert double.steps > 0 and report.passed, "\n".join(report.lines())
 
 
 def test_a_stale_block_of_the_tree_is_found(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +124,15 @@ def test_it_is_the_dimension_that_finds_the_fault(parts: Parts, fault: type[Doub
     rig, cases = parts
     report = verify(with_executable(rig, fault(rig.executable)), cases, Extent(24), over=without(dimension))
     assert report.passed and report.schedules == len(report.cells) == 24
+
+
+def test_blocks_that_were_found_are_wrong_only_where_some_are_found(parts: Parts) -> None:
+    rig, cases = parts
+    double = SwappedHits(rig.executable)
+    over = {"prefix_reuse": dimensions()["prefix_reuse"]}
+    report = verify(with_executable(rig, double), cases, Extent(12), over=over)
+    assert double.steps > 0 and report.differences
+    assert all(one.cell["prefix_reuse"] != "miss" for one in report.differences)
 
 
 def test_penalties_are_forgotten_unseen_where_nobody_is_preempted(parts: Parts) -> None:

@@ -1,6 +1,7 @@
 """Which schedules are planned: all cells, in an order that the seed gives, each reproducible by its number."""
 
 from collections import Counter
+from itertools import combinations
 from random import Random
 
 import pytest
@@ -26,6 +27,23 @@ def test_there_are_48_cells_and_each_comes_once_before_any_comes_again() -> None
     assert len(plan.cells) == len(set(plan.cells)) == 48
     assert set(cells[:48]) == set(cells[48:]) == set(plan.cells)
     assert cells[:48] != cells[48:]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_value_comes_among_the_first_few_schedules(seed: int) -> None:
+    plan = planner(seed)
+    values = {pair for cell in plan.cells for pair in cell}
+    most = max(len(dimension.values) for dimension in dimensions().values())
+    for turn in (0, 1):
+        first = [plan.cell(len(plan.cells) * turn + number) for number in range(12)]
+        assert {pair for cell in first[:most] for pair in cell} == values
+        pairs = {two for cell in first for two in combinations(cell, 2)}
+        assert pairs == {two for cell in plan.cells for two in combinations(cell, 2)}
+
+
+def test_seeds_begin_with_different_cells() -> None:
+    assert len({planner(seed).cell(0) for seed in range(20)}) > 8
+    assert len({planner(seed).cell(47) for seed in range(20)}) > 8
 
 
 def test_a_number_says_all_about_a_schedule() -> None:

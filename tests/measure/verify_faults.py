@@ -119,6 +119,59 @@ class BatchDependent(Double):
             self.steps += 1
 
 
+class OtherKernel(Double):
+    """A batch-dependent kernel: steps with several sequences run on another executable, whose weights are an ulp off.
+
+    KV stays in the first one's blocks: the other borrows them, as fp32, which holds both precisions exactly.
+    """
+
+    def __init__(self, inner: Executable, other: Executable) -> None:
+        super().__init__(inner)
+        self.other = other
+
+    def run(self, inputs: StepInputs) -> StepOutputs:
+        if len(inputs.starts) < 2:
+            return self.inner.run(inputs)
+        mine, theirs = self.inner.blocks(), self.other.blocks()
+        for kind, source, target in [] if inputs.block_ops is None else inputs.block_ops.tolist():
+            if kind == COPY:
+                mine.copy(source, target)
+            else:
+                mine.scrub(target)
+        blocks = set(inputs.tables.tolist())
+        for block in blocks:
+            theirs.import_canonical(block, mine.export_canonical(block, BLOCK))
+        outputs = self.other.run(replace(inputs, block_ops=None))
+        for block in blocks:
+            mine.import_canonical(block, theirs.export_canonical(block, BLOCK))
+        self.steps += 1
+        return outputs
+
+
+class SwappedHits(Double):
+    """Blocks that a sequence finds computed have their KV heads in another order.
+
+    A sequence that begins behind the start of its blocks, where none went on from the step before, has found them.
+    """
+
+    def __init__(self, inner: Executable) -> None:
+        super().__init__(inner)
+        self.reached: set[tuple[int, ...]] = set()
+
+    def before(self, inputs: StepInputs) -> StepInputs:
+        ops, went_on = self.blocks(), self.reached
+        self.reached = set()
+        for sequence, (start, count) in enumerate(zip(inputs.starts.tolist(), inputs.counts.tolist(), strict=True)):
+            table = self.table(inputs, sequence)
+            self.reached.add((table[0], start + count))
+            if start and start % BLOCK == 0 and (table[0], start) not in went_on:
+                block = table[start // BLOCK - 1]
+                held = ops.export_canonical(block, BLOCK)
+                ops.import_canonical(block, {name: data[:, :, ::-1].copy() for name, data in held.items()})
+                self.steps += 1
+        return inputs
+
+
 class RowNoise(Double):
     """What is drawn depends on the place in the step."""
 

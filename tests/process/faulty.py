@@ -12,10 +12,11 @@ from pelton.core.request import Request
 from pelton.engine.engine import Engine
 from pelton.engine.process import loop
 
-HANG, CRASH, BREAK, BAD_ADD = 1, 2, 3, 4  # no test's text begins so
+HANG, CRASH, BREAK, BAD_ADD, LONG = 1, 2, 3, 4, 5  # no test's text begins so
+LONG_UNIT = 0.1  # seconds that a step of LONG takes, times the prompt's second token
 _add_request = Engine.add_request
 _step = Engine.step
-_wanted: list[int] = []
+_wanted: list[tuple[int, ...]] = []
 
 
 def _noting_add(self: Engine, request: Request) -> None:
@@ -23,8 +24,8 @@ def _noting_add(self: Engine, request: Request) -> None:
     if first == BAD_ADD:
         raise KeyError("a bug in taking requests in")
     _add_request(self, request)
-    if first in (HANG, CRASH, BREAK):
-        _wanted.append(first)
+    if first in (HANG, CRASH, BREAK, LONG):
+        _wanted.append(request.prompt_token_ids[:2])
 
 
 def _faulty_run(self: Engine) -> list[object]:
@@ -33,9 +34,11 @@ def _faulty_run(self: Engine) -> list[object]:
     def fault(plan: object) -> None:
         assert on_plan is not None
         on_plan(plan)
-        wanted = _wanted.pop() if _wanted else 0
+        wanted, *more = _wanted.pop() if _wanted else (0,)
         if wanted == HANG:
             time.sleep(1000)
+        if wanted == LONG:
+            time.sleep(LONG_UNIT * more[0])
         if wanted == CRASH:
             os.kill(os.getpid(), signal.SIGSEGV)
         if wanted == BREAK:

@@ -206,6 +206,51 @@ def test_a_request_that_the_engine_refuses(settings: Settings) -> None:
     with_engine(settings(), test)
 
 
+def test_children_and_readers_of_a_prompt_in_the_making_fill_no_queue(settings: Settings) -> None:
+    """A prompt of twelve slow steps: its children and those that begin alike wait for it while rows are free."""
+
+    async def test(engine: AsyncEngine) -> None:
+        prompt = [9 + number % 50 for number in range(12 * 32)]
+        answers = [ask(engine, prompt, 40, n=3), ask(engine, [*prompt, 10], 40)]
+        stats = await settled(engine, lambda stats: stats.deferred == 3)
+        assert (stats.running, stats.waiting) == (1, 3)
+        answers += [ask(engine, f"Hello {place}", 40) for place in range(3)]
+        assert {output.error for output in [await answer.output() for answer in answers]} == {None}
+
+    with_engine(
+        settings(max_num_seqs=8, max_num_queued_reqs=1, max_num_batched_tokens=48, long_prefill_token_threshold=32),
+        test,
+        module="tests.process.slow",
+    )
+
+
+@pytest.mark.parametrize("kind", ["n", "prompts"])
+def test_an_idle_engine_takes_a_call_of_any_size_and_a_busy_one_all_of_it_or_nothing(
+    settings: Settings, kind: str
+) -> None:
+    notes = Notes()
+
+    async def test(engine: AsyncEngine) -> None:
+        def call(size: int) -> list[AsyncAnswer]:
+            params = SamplingParams(max_tokens=30, seed=3, ignore_eos=True, n=size if kind == "n" else 1)
+            count = 1 if kind == "n" else size
+            return engine.submit_all([engine.requests.make("Hello", params) for _ in range(count)])
+
+        engine.observers.append(notes)
+        answers = call(10)
+        with pytest.raises(OverloadedError, match="requests wait already"):
+            call(10)
+        await settled(engine, lambda stats: stats.running == 2)
+        with pytest.raises(OverloadedError):
+            call(2)
+        outputs = [await answer.output() for answer in answers]
+        assert sum(len(output.outputs) for output in outputs) == 10 and {output.error for output in outputs} == {None}
+        assert len(notes.finished) == len(answers) and notes.rejected == ["max_num_queued_reqs"] * 2
+        assert free(await settled(engine, free)) and await call(10)[0].output()
+
+    with_engine(settings(max_num_seqs=2, max_num_queued_reqs=1), test)
+
+
 def test_the_prefix_cache_is_used_and_reset(settings: Settings) -> None:
     async def test(engine: AsyncEngine) -> None:
         prompt = [9 + number % 50 for number in range(100)]

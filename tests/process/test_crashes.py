@@ -1,6 +1,7 @@
 """The engine process dies, hangs, breaks or cannot start: every answer ends with an error, and it runs again."""
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -8,16 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import uvloop
 from tests.process.engines import PATIENCE, Notes, Settings, ask, free, settled, until, with_engine
-from tests.process.faulty import BAD_ADD, BREAK, CRASH, HANG
+from tests.process.faulty import BAD_ADD, BREAK, CRASH, HANG, LONG
 
 from pelton.core.config import EngineConfig
 from pelton.core.errors import CapacityError, CheckpointError, EngineDeadError, PeltonError, SettingError
 from pelton.core.params import SamplingParams
+from pelton.engine.process import child, pace, supervisor
 from pelton.engine.process.answer import AsyncAnswer
 from pelton.engine.process.client import AsyncEngine
 from pelton.engine.process.supervisor import Watch
@@ -60,7 +63,7 @@ def test_killed_in_the_middle(
             output = await answer.output()
             assert pieces[-1].output == output and {one.finish_reason for one in output.outputs} == {"error"}
             assert output.error is not None and f"signal {int(number)}" in output.error
-            assert "while this request was running; it is being started again" in output.error
+            assert output.error.endswith("while this request was running; it is being started again.")
         assert engine.state == "restarting" and not await engine.reset_prefix_cache()
         with pytest.raises(EngineDeadError, match="again in a few seconds"):
             ask(engine, "Hello")
@@ -102,6 +105,23 @@ def test_a_hang_is_killed(settings: Settings, caplog: pytest.LogCaptureFixture) 
 
     with_engine(settings(), test, module=FAULTY, watchdog_seconds=1.0)
     assert "[0, 3)" in caplog.text
+
+
+@pytest.mark.parametrize("known", ["a step that took long", "the model's size"])
+def test_a_step_that_takes_long_for_a_reason_is_no_hang(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, known: str
+) -> None:
+    if known == "the model's size":
+        monkeypatch.setattr(pace, "BYTES_PER_SECOND", 1e4)
+
+    async def test(engine: AsyncEngine) -> None:
+        first = engine.pid
+        if known == "a step that took long":
+            assert (await ask(engine, [LONG, 7, 71], 2).output()).error is None
+        assert (await ask(engine, [LONG, 25, 71], 2).output()).error is None
+        assert engine.pid == first
+
+    with_engine(settings(), test, module=FAULTY, watchdog_seconds=1.0)
 
 
 def test_a_step_that_breaks_fails_its_requests_and_no_other(settings: Settings) -> None:
@@ -161,13 +181,23 @@ def failed_start(config: EngineConfig, kind: type[PeltonError], says: str, **opt
         await engine.close()
 
     asyncio.run(run())
+    assert_no_children_for_long()
+
+
+def assert_no_children_for_long() -> None:
+    """One whose start was given up as it began sees the end of its socket once it is up."""
+    deadline = time.monotonic() + PATIENCE
+    while children() and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert not children()
 
 
 def children() -> list[int]:
     """Engine processes of this one that have not ended; servers of other tests may run beside them."""
-    tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
-    here = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    here: list[int] = []
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        with suppress(OSError):  # the thread ended meanwhile
+            here += map(int, (task / "children").read_text().split())
     return [pid for pid in here if pid not in OTHERS and not gone(pid)]
 
 
@@ -197,10 +227,7 @@ def test_a_start_that_is_cancelled_leaves_no_process(settings: Settings) -> None
 
     for delay in (0.0, 0.01, 0.1):
         asyncio.run(run(delay))
-        deadline = time.monotonic() + PATIENCE
-        while children() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not children()
+        assert_no_children_for_long()
 
 
 def dying_model(settings: Settings, folder: Path) -> EngineConfig:
@@ -240,6 +267,63 @@ def test_failures_to_start_again(settings: Settings, tmp_path: Path, recovers: b
     with_engine(config, test, module=BROKEN_START, watch=watch)
 
 
+LIMITS = [
+    (child.socket, "socketpair"),
+    (child, "shared_memory"),
+    (child, "FlightRecord"),
+    (child.subprocess, "Popen"),
+    (child.os, "pidfd_open"),
+    (child, "child_environment"),
+]
+
+
+def fail(*given: object, **named: object) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize(("where", "name"), LIMITS, ids=[name for _, name in LIMITS])
+def test_a_limit_of_the_system_while_it_starts_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: object, name: str
+) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        files = open_files()
+        with monkeypatch.context() as limit:
+            limit.setattr(where, name, fail)
+            os.kill(engine.pid or 0, signal.SIGKILL)
+            await until(lambda: engine._supervisor._tries > 2)
+            assert engine.state == "restarting" and children() == []
+        await until(lambda: engine.state == "running")
+        assert open_files() == files and children() == [engine.pid]
+        assert (await ask(engine, "Hello", 40).output()).error is None
+        monkeypatch.setattr(where, name, fail)
+        os.kill(engine.pid or 0, signal.SIGKILL)
+        await until(lambda: engine.state == "stopped")
+        assert "Too many open files" in (engine.failure or "") and children() == []
+
+    with_engine(settings(), test, watch=Watch(delays=(0.0, 0.02), attempts=5))
+    assert "could not be started again (attempt 1): The engine process cannot be started:" in caplog.text
+
+
+def test_a_bug_in_starting_again_is_a_failed_attempt(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        def bug(config: object) -> str:
+            raise KeyError("a bug")
+
+        monkeypatch.setattr(supervisor, "config_text", bug)
+        os.kill(engine.pid or 0, signal.SIGKILL)
+        await until(lambda: engine.state == "stopped")
+        assert "KeyError: 'a bug'" in (engine.failure or "") and children() == []
+
+    with_engine(settings(), test, watch=Watch(delays=(0.0, 0.02), attempts=2))
+    assert "(attempt 2): KeyError('a bug')" in caplog.text and "Traceback" in caplog.text
+
+
 def test_an_engine_that_is_told_to_end_finishes_what_is_open(settings: Settings) -> None:
     async def test(engine: AsyncEngine) -> None:
         answers = [ask(engine, "Hello", 900) for _ in range(4)]
@@ -247,10 +331,38 @@ def test_an_engine_that_is_told_to_end_finishes_what_is_open(settings: Settings)
         first = engine.pid
         os.kill(first or 0, signal.SIGINT)  # as Ctrl-C does, which the parent is to handle
         os.kill(first or 0, signal.SIGTERM)
+        await until(lambda: engine.state == "restarting")
+        assert engine.pid == first
+        with pytest.raises(EngineDeadError, match="again in a few seconds"):
+            ask(engine, "Hello")
         outputs = [await answer.output() for answer in answers]
         assert {output.outputs[0].finish_reason for output in outputs} == {"length"}
         await until(lambda: engine.state == "running" and engine.pid != first)
         assert (await ask(engine, "Hello", 40).output()).error is None
+
+    with_engine(settings(), test)
+
+
+def test_an_engine_that_is_told_to_end_does_not_wait_without_limit(settings: Settings) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        answers = [ask(engine, "Hello", 2000) for _ in range(16)]
+        await asyncio.gather(*(anext(answer) for answer in answers))
+        first = engine.pid
+        os.kill(first or 0, signal.SIGTERM)
+        outputs = [await answer.output() for answer in answers]
+        assert all("told to end by a signal, it was not over after 0.04 seconds" in str(one.error) for one in outputs)
+        await until(lambda: engine.state == "running")
+        assert gone(first or 0) and (await ask(engine, "Hello", 40).output()).error is None
+
+    with_engine(settings(), test, watch=Watch(finish=0.04))
+
+
+def test_one_that_leaves_itself_no_token_is_told_so_by_a_code(settings: Settings) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        answer = ask(engine, "Hello", 40, allowed_token_ids=[65], bad_words=["AAA"], n=2)
+        output = await answer.output()
+        assert (output.error_code, [one.text for one in output.outputs]) == ("no_token_left", ["AA", "AA"])
+        assert "No token is left" in (output.error or "") and output.outputs[1].finish_reason == "error"
 
     with_engine(settings(), test)
 

@@ -17,6 +17,7 @@ from pelton.engine.process.messages import (
     Abort,
     Add,
     CacheReset,
+    Finishing,
     Inbound,
     Outbound,
     Refused,
@@ -194,6 +195,8 @@ def test_told_to_finish_it_ends_with_the_last_open_request() -> None:
     assert world.line.ends() == {"1": "length"}
     (refused,) = [message for message in world.line.sent if isinstance(message, Refused)]
     assert refused.request_id == "2" and refused.failure.kind == "EngineDeadError"
+    told = world.line.sent.index(Finishing())
+    assert world.line.sent.count(Finishing()) == 1 and told < world.line.sent.index(refused)
 
 
 def test_told_to_shut_down_it_ends_at_once() -> None:

@@ -1,6 +1,7 @@
 """What one process encodes the other decodes to the same values, however odd they are."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,10 +22,12 @@ from pelton.core.params import MAX_SEED, SamplingParams
 from pelton.core.plan import TokenLogprobs
 from pelton.core.request import Request
 from pelton.engine.process.messages import (
+    TEXT,
     Abort,
     Add,
     CacheReset,
     Failure,
+    Finishing,
     Frames,
     Gone,
     Inbound,
@@ -46,6 +49,7 @@ from pelton.engine.process.messages import (
 )
 from pelton.engine.prompts import PromptLimits
 from pelton.engine.report import StartReport
+from pelton.sampling.follow import follow
 
 SCORE = TokenLogprobs(-math.inf, 7, (1, 2), (-0.5, -math.inf))
 
@@ -94,6 +98,7 @@ def test_to_the_engine(message: Inbound) -> None:
         ),
         Refused("7", Failure("RequestError", "cause", "", "prompt", "context_length_exceeded"), ("7",), 4),
         CacheReset(3, EngineStats()),
+        Finishing(),
         Gone("because"),
     ],
 )
@@ -139,6 +144,7 @@ def test_no_setting_leaves_the_whole_text_to_defaults() -> None:
     st.text(st.characters(exclude_categories=()), max_size=20),
 )
 def test_requests_arrive_as_they_are(params: SamplingParams, salt: str) -> None:
+    params = replace(params, bad_words=[TEXT], stop=[TEXT])
     request = make_request(params, priority=-3, bad_word_ids=((1, 2), (3,)), cache_salt=salt)
     add = decode_inbound(body(Add(WireRequest.of(request), ("7",))))
     assert isinstance(add, Add)
@@ -151,9 +157,16 @@ def test_texts_stay_here_and_numbers_beyond_the_wire_are_cut() -> None:
     add = decode_inbound(body(Add(WireRequest.of(request), ("7",))))
     assert isinstance(add, Add)
     arrived = add.request.request()
-    assert arrived.prompt is None and not arrived.params.stop and not arrived.params.bad_words
+    assert arrived.prompt is None and arrived.params.stop == arrived.params.bad_words == (TEXT,)
     assert arrived.params.top_k == arrived.params.max_tokens == MAX_SEED
     assert arrived.max_tokens == 11
+
+
+def test_bad_words_are_still_wanted_where_they_arrive() -> None:
+    request = make_request(SamplingParams(seed=1, bad_words=["AA"]), bad_word_ids=((65, 65),))
+    edits = follow(WireRequest.of(request).request(), [65])
+    assert edits is not None and edits.records()["token"].tolist() == [65]
+    assert follow(WireRequest.of(make_request(SamplingParams(seed=1))).request()) is None
 
 
 def test_parameters_as_by_default_do_not_travel() -> None:

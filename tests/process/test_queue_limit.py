@@ -36,6 +36,26 @@ def test_who_waits_for_memory_while_rows_are_free_counts() -> None:
     assert refused(limit)
 
 
+def test_who_waits_for_another_request_while_rows_are_free_does_not_count() -> None:
+    """Children of a prompt that is being computed, or requests that begin as it does."""
+    limit = QueueLimit(2, 8, FakeClock())
+    limit.step(EngineStats(running=1, waiting=7, deferred=7), 1)
+    assert [refused(limit) is None for _ in range(10)] == [True] * 9 + [False]
+    limit.seen(9)
+    limit.step(EngineStats(running=8, waiting=8, deferred=7), 7)
+    assert refused(limit) is None and refused(limit)
+
+
+def test_no_more_may_wait_for_another_request_than_there_are_rows() -> None:
+    limit = QueueLimit(2, 8, FakeClock())
+    limit.step(EngineStats(running=1, waiting=9, deferred=9), 0)
+    assert refused(limit) is None
+    limit.seen(1)
+    limit.step(EngineStats(running=1, waiting=10, deferred=10), 0)
+    error = refused(limit)
+    assert error is not None and error.cause.startswith("2 requests wait")
+
+
 def test_no_limit() -> None:
     limit = QueueLimit(0, 1, FakeClock())
     assert all(refused(limit) is None for _ in range(1000))
@@ -73,6 +93,7 @@ def test_a_queue_that_stands_still_tells_longer_times_and_a_past_one_none() -> N
     clock.advance(10)
     second = refused(limit)
     assert first is not None and second is not None and (first.retry_after, second.retry_after) == (1, 20)
+    assert (first.remedy, second.remedy) == ("Try again in 1 second.", "Try again in 20 seconds.")
     limit.step(EngineStats(), 2)
     limit.step(EngineStats(running=1, waiting=2), 0)
     third = refused(limit)

@@ -73,7 +73,9 @@ def test_biases_are_in_fp32(bias: float) -> None:
     assert edits.records()["bias"][0] == np.float32(bias)
 
 
-CHANGES = st.lists(st.tuples(st.sampled_from(["see", "allow", "count", "add", "ban", "draw"]), st.integers(0, 3)))
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["see", "allow", "count", "add", "many", "ban", "draw"]), st.integers(0, 3))
+)
 
 
 @given(CHANGES)
@@ -90,6 +92,13 @@ def test_against_a_dictionary(changes: list[tuple[str, int]]) -> None:
             assert table(edits) == dict.fromkeys(banned, (-np.inf, 0, 0)) | expected
             edits.lift()
             banned.clear()
+        elif kind == "many":
+            edits.add_all({3 - token: 1.0, token: 0.5, 4: 2.0})
+            for one, bias in {3 - token: 1.0, token: 0.5, 4: 2.0}.items():
+                stays.setdefault(one, [0, 0, 0])[0] += bias
+            edits.allow((4, 4, token))
+            for one in (4, token):
+                stays.setdefault(one, [0, 0, 0])[2] = int(stays[one][2]) | ALLOWED
         else:
             entry = stays.setdefault(token, [0, 0, 0])
             if kind == "add":

@@ -107,8 +107,8 @@ def test_scrubbing_that_a_broken_step_should_have_done_is_done_later() -> None:
     traffic.run()
 
 
-def test_a_block_is_copied_before_it_is_scrubbed_for_another() -> None:
-    """The last child copies from a block that is bad behind the prompt and then free; the next request needs one."""
+def test_a_block_that_is_bad_is_copied_by_no_child_and_scrubbed_for_another() -> None:
+    """The parent fails while it answers; the child that still waits for a row had its blocks in hand."""
     traffic = Traffic(make(rows=2, budget=100, cache=CacheSection(enable_prefix_caching=False)))
     traffic.add("other", [2] * 3, 9, arrival=-1.0)
     for child in range(2):
@@ -117,5 +117,23 @@ def test_a_block_is_copied_before_it_is_scrubbed_for_another() -> None:
     traffic.step(faulty=only("p/0"))
     traffic.abort("other")
     traffic.add("new", [3] * 3, 4)
-    assert cached(traffic.step()) == {"p/1": 5, "new": 0}
+    plan = traffic.step()
+    assert cached(plan) == {"p/1": 0, "new": 0} and plan is not None
+    assert {op.kind for op in plan.state_ops} == {"scrub"}
     traffic.run()
+
+
+@pytest.mark.parametrize("cache", [CacheSection(), CacheSection(enable_prefix_caching=False)])
+def test_no_child_begins_with_blocks_that_its_family_holds_of_a_parent_that_fails_later(cache: CacheSection) -> None:
+    traffic = Traffic(make(rows=1, budget=100, cache=cache))
+    for child in range(3):
+        traffic.add(f"p/{child}", [1] * 10, 3, seed=child, parent="p/0" if child else None)
+    traffic.step()
+    traffic.step(faulty=only("p/0"))
+    assert "p/0" in traffic.over and traffic.open.keys() == {"p/1", "p/2"}
+    assert cached(traffic.step()) == {"p/1": 0}
+    traffic.run()
+    alone = Traffic(make())
+    alone.add("alone", [1] * 10, 3, seed=2)
+    alone.run()
+    assert traffic.over["p/2"].drawn == alone.over["alone"].drawn

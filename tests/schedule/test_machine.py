@@ -1,6 +1,7 @@
 """Random traffic with shared prefixes, forks, faults and preemptions on tiny pools: contents, books, and an end."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -28,14 +29,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching=st.sampled_from((True, True, True, False)),
         most=st.sampled_from((None, None, 0, 12)),
         aged=st.booleans(),
+        cost=st.sampled_from((0.0, 0.0, 0.05)),
     )
-    def begin(self, blocks: int, budget: int, cap: int, caching: bool, most: int | None, aged: bool) -> None:
+    def begin(
+        self, blocks: int, budget: int, cap: int, caching: bool, most: int | None, aged: bool, cost: float
+    ) -> None:
         cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most)
         order = Priority() if aged else FirstComeFirstServed()
         self.caching = caching
         self.traffic = Traffic(
             make(rows=4, budget=budget, blocks=blocks, max_len=MAX_LEN, cap=cap, cache=cache, order=order)
         )
+        self.traffic.scheduler.limits = replace(self.traffic.scheduler.limits, context_cost=cost)
         self.number = 0
         forks = self.traffic.scheduler._forks
         give_back = forks.give_back
@@ -142,6 +147,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         scheduler.check()
         stats = scheduler.stats()
         assert stats.running + stats.waiting == len(traffic.open)
+        assert 0 <= stats.deferred <= stats.waiting
         assert stats.computed_tokens_total == traffic.computed
         assert 0 <= stats.kv_waste <= 1 and 0 <= stats.kv_usage <= 1
         assert 0 <= stats.prefix_inflight_total <= stats.prefix_hits_total <= stats.prefix_queries_total

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from tests.schedule.traffic import BLOCK, Traffic, make
@@ -62,6 +63,41 @@ def test_a_long_prompt_ahead_does_not_hold_up_decodes() -> None:
     add(scheduler, "older", 50, 9, arrival=0.0)
     advance(scheduler)
     assert widths(advance(scheduler))[0][1] == 1, "the first in rank takes what two decodes leave"
+
+
+@pytest.mark.parametrize("cost", [0.001, 0.02, 1.0])
+def test_a_step_has_no_more_work_for_standing_in_a_long_prompt(cost: float) -> None:
+    """Work is counted here token by token; a prompt always gets on, and a decode always has its token."""
+    budget = 64
+    scheduler = make(budget=budget, blocks=1000, max_len=1600)
+    scheduler.limits = replace(scheduler.limits, context_cost=cost)
+    add(scheduler, "short", 2, 900)
+    advance(scheduler)
+    add(scheduler, "long", 600, 9)
+    pieces, end = [], 0
+    while end < 600:
+        plan = advance(scheduler)
+        assert [row.count for row in plan.rows if row.row == 0] == [1], "the decode is in every step"
+        (row,) = [row for row in plan.rows if row.row == 1]
+        work = sum(1 + cost * index for index in range(row.start, row.start + row.count))
+        assert row.count == 1 or work <= budget - 1 + 1e-9
+        more = work + 1 + cost * (row.start + row.count)
+        assert row.start + row.count == 600 or more > budget - 1, "as many as fit"
+        pieces.append(row.count)
+        end = row.start + row.count
+    assert pieces[0] > pieces[-2] >= 1 and len(pieces) > 600 // (budget - 1)
+
+
+def test_two_prompts_share_a_steps_work() -> None:
+    scheduler = make(budget=64, blocks=1000, max_len=1600)
+    scheduler.limits = replace(scheduler.limits, context_cost=0.05)
+    add(scheduler, "a", 400, 9)
+    add(scheduler, "b", 20, 9)
+    for _ in range(40):
+        plan = advance(scheduler)
+        rows = [row for row in plan.rows if row.count > 1]
+        work = sum(1 + 0.05 * index for row in rows for index in range(row.start, row.start + row.count))
+        assert work <= 64 + 1e-9
 
 
 def test_no_more_requests_run_than_the_budget_has_tokens() -> None:

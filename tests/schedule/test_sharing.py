@@ -32,6 +32,62 @@ def test_a_request_begins_with_what_an_earlier_one_left() -> None:
     assert (stats.prefix_queries_total, stats.prefix_hits_total, stats.prefix_inflight_total) == (9 + 48, 24, 0)
 
 
+def test_a_prompt_is_looked_up_once_however_often_it_is_computed() -> None:
+    """So that vllm:prefix_cache_queries are tokens of prompts."""
+    traffic = Traffic(make(rows=8, budget=64))
+    traffic.add("first", range(9), 6)
+    for child in range(3):
+        traffic.add(f"p/{child}" if child else "p", range(9), 6, seed=child, parent="p" if child else None)
+    for _ in range(4):
+        traffic.step()
+        traffic.preempt("first")
+        traffic.preempt("p")
+    traffic.run()
+    stats = traffic.scheduler.stats()
+    assert stats.preemptions_total == 8
+    assert (stats.prefix_queries_total, stats.prefix_hits_total) == (2 * 9, 8)
+
+
+def test_a_prompt_is_looked_up_once_also_where_its_children_go_on_alone() -> None:
+    traffic = Traffic(make(rows=8, budget=8))
+    for child in range(3):
+        traffic.add(f"p/{child}" if child else "p", range(20), 6, seed=child, parent="p" if child else None)
+    traffic.step()
+    traffic.abort("p")
+    traffic.run()
+    stats = traffic.scheduler.stats()
+    assert stats.prefix_queries_total == 20 and stats.prefix_hits_total == stats.prefix_inflight_total == 0
+
+
+@pytest.mark.parametrize(("cap", "other"), [
+    (0, {}), (0, {"parent": "p"}), (0, {"salt": "other"}), (7, {}), (7, {"parent": "p"}),
+])  # fmt: skip
+def test_who_lacks_neither_row_nor_memory_is_told_apart(cap: int, other: dict[str, object]) -> None:
+    """Who waits for what another computes is passed over; where a prompt takes the whole step, so is everybody."""
+    traffic = Traffic(make(rows=8, budget=8, cap=cap))
+    traffic.add("p", range(20), 30)
+    for child in range(1, 4):
+        traffic.add(f"q{child}", range(20), 3, seed=child, **other)  # type: ignore[arg-type]
+    figures = []
+    while traffic.scheduler.num_waiting or not figures:
+        traffic.step()
+        stats = traffic.scheduler.stats()
+        figures.append((stats.running, stats.waiting, stats.deferred))
+    assert figures[:2] == [(1, 3, 3), (1, 3, 3)]
+    for running, waiting, deferred in figures:
+        assert deferred == waiting == 4 - running, "rows are free all the time"
+
+
+@pytest.mark.parametrize(("rows", "blocks"), [(1, 100), (4, 3)])
+def test_who_waits_for_a_row_or_memory_is_not_deferred(rows: int, blocks: int) -> None:
+    traffic = Traffic(make(rows=rows, blocks=blocks, budget=100, max_len=12))
+    for name in "abc":
+        traffic.add(name, [ord(name)] * 9, 3)
+    traffic.step()
+    stats = traffic.scheduler.stats()
+    assert (stats.running, stats.waiting, stats.deferred) == (1, 2, 0)
+
+
 def test_generated_tokens_are_found_as_the_next_turn() -> None:
     traffic = Traffic(make())
     traffic.add("first", [1, 2, 3], 10)

@@ -1,5 +1,6 @@
 """A client of an app over a fake engine."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -27,3 +28,13 @@ def make_client() -> Iterator[MakeClient]:
 def client(make_client: MakeClient) -> TestClient:
     """A client of a server with the default settings."""
     return make_client()
+
+
+@pytest.fixture
+def own_logs() -> Iterator[None]:
+    """What a server sets up for its logs in this process is taken back."""
+    yield
+    logger = logging.getLogger("pelton")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -34,10 +34,10 @@ TEMPLATE = (
 )
 
 
-def make_front(values: dict[str, object] | None = None) -> Front:
-    """A Front of bytes; `values`: recommended by the model."""
+def make_front(values: dict[str, object] | None = None, policy: str = "fcfs") -> Front:
+    """A Front of bytes; `values`: recommended by the model; `policy`: the order of requests."""
     defaults = Defaults(values or {}, dict.fromkeys(values or {}, "generation_config"))
-    config = resolve(MODEL, {"seed": 5})
+    config = resolve(MODEL, {"seed": 5, "scheduling_policy": policy})
     params = effective({}, defaults).params
     return Front(byte_tokenizer(), defaults, params, SpecialTokens(), config, chat_template=TEMPLATE)
 
@@ -46,7 +46,7 @@ class FakeEngine:
     """Says SAYS from its beginning to each request, one token per answer and step.
 
     `delay`: seconds per step; `fault`: how each answer fails, and after how many tokens; `refuse`: what submit raises,
-    and from which request on. `aborted`: ids of requests that were taken out.
+    if there would be more requests than so many. `aborted`: ids of requests that were taken out.
     """
 
     def __init__(
@@ -55,10 +55,12 @@ class FakeEngine:
         max_len: int = 256,
         delay: float = 0.001,
         fault: tuple[str, int] | None = None,
+        fault_code: str | None = None,
         refuse: tuple[Exception, int] | None = None,
         values: dict[str, object] | None = None,
+        policy: str = "fcfs",
     ) -> None:
-        self.front = make_front(values)
+        self.front = make_front(values, policy)
         self.limits = PromptLimits(VOCAB, max_len, frozenset({EOS}))
         self.requests = self.front.maker(self.limits, FakeClock())
         self.stats = EngineStats(running=2, waiting=1)
@@ -69,6 +71,7 @@ class FakeEngine:
         self.resets = 0
         self._delay = delay
         self._fault = fault
+        self._fault_code = fault_code
         self._refuse = refuse
         self._answers = Answers(self.front.tokenizer)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -78,10 +81,13 @@ class FakeEngine:
         """Requests in the engine."""
         return len(self._tasks)
 
-    def submit(self, request: Request) -> AsyncAnswer:
-        if self._refuse is not None and len(self.submitted) >= self._refuse[1]:
+    def submit_all(self, requests: Sequence[Request]) -> list[AsyncAnswer]:
+        if self._refuse is not None and len(self.submitted) + len(requests) > self._refuse[1]:
             raise self._refuse[0]
-        self.submitted.append(request)
+        self.submitted += requests
+        return [self._submit(request) for request in requests]
+
+    def _submit(self, request: Request) -> AsyncAnswer:
         mailbox = Mailbox(self._answers.start(request))
         self._tasks[request.request_id] = asyncio.create_task(self._run(request, mailbox))
         return AsyncAnswer(mailbox, self._abort)
@@ -103,7 +109,8 @@ class FakeEngine:
         self._take(mailbox, [*(RequestScheduled(name, CACHED) for name in names), *_scored(request)])
         for count, token in enumerate(said[: request.max_tokens]):
             if self._fault is not None and count == self._fault[1]:
-                self._take(mailbox, [RequestFinished(name, self._fault[0], error="Bad weather.") for name in names])
+                end, code = self._fault[0], self._fault_code
+                self._take(mailbox, [RequestFinished(name, end, error="Bad weather.", code=code) for name in names])
                 break
             scores = (_logprobs(token, request.params.logprobs),) if request.params.logprobs is not None else ()
             self._take(mailbox, [TokensGenerated(name, (token,), scores) for name in names])

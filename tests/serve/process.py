@@ -83,6 +83,14 @@ class ServerProcess:
         self.process.send_signal(number)
         return self.process.wait(WAIT)
 
+    @property
+    def engine_pid(self) -> int:
+        """Its engine process."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        children = [pid for task in tasks for pid in (task / "children").read_text().split()]
+        (found,) = [pid for pid in children if b"pelton.engine.process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return int(found)
+
     def connect(self) -> http.client.HTTPConnection:
         if self.url.startswith("unix:"):
             return UnixConnection(self.url.removeprefix("unix:"))

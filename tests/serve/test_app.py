@@ -35,6 +35,14 @@ def test_models_are_listed_once_the_engine_runs(make_client: MakeClient) -> None
     assert client.post(CHAT, json={**HELLO, "model": "fake"}).status_code == 404
 
 
+def test_a_models_age_is_that_of_the_server(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = client.get("/v1/models").json()
+    monkeypatch.setattr("pelton.serve.service.unix_time", lambda: 5)
+    monkeypatch.setattr("pelton.serve.routes.models.unix_time", lambda: 5, raising=False)
+    assert client.get("/v1/models").json() == before
+    assert client.get("/v1/models/fake").json() == before["data"][0]
+
+
 @pytest.mark.parametrize("state", ["starting", "restarting", "stopped"])
 def test_no_generation_while_the_engine_does_not_run(make_client: MakeClient, state: str) -> None:
     engine = FakeEngine()
@@ -182,7 +190,7 @@ def test_the_document_describes_each_route() -> None:
     made: dict[str, Any] = json.loads(make_document())
     app = make_app()
     served = {route.path.replace("{name:path}", "{id}") for route in app.routes}  # type: ignore[attr-defined]
-    assert set(made["paths"]) == served - {"/", "/openapi.json"}
+    assert set(made["paths"]) == served
     assert set(made["paths"]) == {*GETS, *POSTS, "/v1/models/{id}"}
     fields = made["components"]["schemas"]["SamplingFields"]["properties"]
     assert fields["temperature"]["anyOf"][0] == {"type": "number", "minimum": 0, "maximum": 2}

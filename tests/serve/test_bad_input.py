@@ -1,12 +1,18 @@
 """What clients get wrong: each case is a 4xx that names the field, and the server answers the next request."""
 
 import json
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from tests.serve.conftest import MakeClient
 from tests.serve.fakes import FakeEngine
+
+from pelton.core.errors import RequestError
+from pelton.serve.schema.json_text import read_object
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -40,6 +46,10 @@ CASES: list[tuple[str, dict[str, Any], str | None]] = [
     (COMPLETIONS, {"prompt": "x", "n": 1_000_000}, "n"),
     (COMPLETIONS, {"prompt": "x", "n": 129}, "n"),
     (COMPLETIONS, {"prompt": ["x"] * 100, "n": 100}, "n"),
+    (COMPLETIONS, {"prompt": "x", "stop": ["x"] * 257}, "stop"),
+    (COMPLETIONS, {"prompt": "x", "bad_words": ["x" * 200] * 100}, "bad_words"),
+    (COMPLETIONS, {"prompt": "x", "logit_bias": {"5": 1, "05": 1}}, "logit_bias"),
+    (COMPLETIONS, {"prompt": "x", "priority": 1}, "priority"),
     (COMPLETIONS, {"prompt": "x", "temperature": 2.1}, "temperature"),
     (COMPLETIONS, {"prompt": "x", "temperature": -0.1}, "temperature"),
     (COMPLETIONS, {"prompt": "x", "temperature": "hot"}, "temperature"),
@@ -61,7 +71,13 @@ CASES: list[tuple[str, dict[str, Any], str | None]] = [
     (COMPLETIONS, {"prompt": "x", "stop_token_ids": [10**6]}, "stop_token_ids"),
     (COMPLETIONS, {"prompt": "x", "stop_token_ids": ["a"]}, "stop_token_ids[0]"),
     (COMPLETIONS, {"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias"),
-    (COMPLETIONS, {"prompt": "x", "logit_bias": {"5": 101}}, "logit_bias[...]"),
+    (COMPLETIONS, {"prompt": "x", "logit_bias": {"5": 101}}, "logit_bias"),
+    (COMPLETIONS, {"prompt": "x", "logit_bias": {"4": 1, "5": "x"}}, "logit_bias"),
+    (
+        COMPLETIONS,
+        {"prompt": "x", "allowed_token_ids": [9], "stop_token_ids": [9], "min_tokens": 1},
+        "allowed_token_ids",
+    ),
     (COMPLETIONS, {"prompt": "x", "logit_bias": {"999999": 1}}, "logit_bias"),
     (COMPLETIONS, {"prompt": "x", "logit_bias": [1]}, "logit_bias"),
     (COMPLETIONS, {"prompt": "x", "allowed_token_ids": []}, "allowed_token_ids"),
@@ -252,6 +268,93 @@ def test_unknown_fields_are_told_back(client: TestClient) -> None:
     reply = client.post("/tokenize", json={"prompt": "x", "zzz": 1})
     assert reply.headers["x-pelton-ignored"] == "zzz"
     assert "x-pelton-ignored" not in client.post(COMPLETIONS, json={"prompt": "x"}).headers
+
+
+NESTED: list[tuple[str, dict[str, Any], str]] = [
+    (COMPLETIONS, {"prompt": "x", "stream": True, "stream_options": {"include_usag": True, "x": None}},
+     "stream_options.include_usag"),
+    (CHAT, {"messages": [HELLO["messages"][0], {"role": "user", "content": "Hi", "name": "Bo", "audio": None}]},
+     "messages[1].name"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {}}]}]},
+     "messages[0].content[0].cache_control"),
+    (CHAT, {**HELLO, "chat_template_kwargs": {"shout": True, "enable_thinking": True}},
+     "chat_template_kwargs.enable_thinking"),
+    ("/tokenize", {"messages": [{"role": "user", "content": "Hi", "weight": 1, "annotations": []}]},
+     "messages[0].weight"),
+    ("/tokenize", {"prompt": "x", "messages": [], "add_generation_prompt": None}, "messages"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "fields", "name"), NESTED)
+def test_what_takes_no_effect_inside_a_field_is_told_or_refused(
+    make_client: MakeClient, path: str, fields: dict[str, Any], name: str
+) -> None:
+    reply = make_client().post(path, json=fields)
+    assert (reply.status_code, reply.headers.get("x-pelton-ignored")) == (200, name)
+    refused = make_client(strict=True).post(path, json=fields)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+
+
+def test_what_the_template_looks_at_takes_effect(make_client: MakeClient) -> None:
+    engine = FakeEngine()
+    template = "{% for m in messages %}{{ m['name'] }}:{{ m.content }}{% endfor %}"
+    client = make_client(engine, trust_request_chat_template=True, strict=True)
+    message = {"role": "user", "content": "Hi", "name": "Bo"}
+    assert client.post(CHAT, json={"messages": [message], "chat_template": template}).status_code == 200
+    assert engine.submitted[0].prompt == "Bo:Hi"
+
+
+def test_a_logit_that_is_named_twice_is_refused(client: TestClient) -> None:
+    for path, start in ((COMPLETIONS, b'{"prompt": "x", '), (CHAT, json.dumps(HELLO).encode()[:-1] + b", ")):
+        reply = client.post(path, content=start + b'"logit_bias": {"5": 1, "6": 1, "5": 2}}')
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "logit_bias")
+        assert client.post(path, content=start + b'"logit_bias": {"5": 1, "6": 1}}').status_code == 200
+        for odd in (b"1" * 5000, b"[" * 50_000 + b"]" * 50_000, b"1e999"):
+            reply = client.post(path, content=start + b'"logit_bias": {"5": ' + odd + b"}}")
+            assert reply.status_code == 400, odd[:20]
+
+
+def test_a_logit_that_cannot_be_is_named(client: TestClient) -> None:
+    for value in (-101, "x", None, [1], True):
+        reply = client.post(COMPLETIONS, json={"prompt": "x", "logit_bias": {"4": 100, "5": value, "6": 5}})
+        assert reply.status_code == 400 and "logit_bias['5'] cannot be used" in reply.json()["error"]["message"]
+
+
+TWICE: list[tuple[bytes, str]] = [
+    (b'{"prompt": "x", "max_tokens": 1, "prompt": "y"}', "prompt"),
+    (b'{"prompt":"x","prompt":"x"}', "prompt"),
+    (b' {"seed" : 1\n,"prompt":"x", "s\\u0065ed":12 } ', "seed"),
+    (b'{"seed":12,"prompt":"x","seed":1}', "seed"),
+    (b'{"prompt":"x","a\\"b":[1],"c":{"c":1},"a\\"b":[1]}', 'a"b'),
+    (b'{"prompt":"x","user":{"a":1},"user":{"a":1}}', "user"),
+]
+
+
+@pytest.mark.parametrize(("raw", "name"), TWICE)
+def test_a_field_that_is_given_twice_is_refused(client: TestClient, raw: bytes, name: str) -> None:
+    reply = client.post(COMPLETIONS, content=raw)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"]) == (400, name) and "twice" in error["message"]
+
+
+FIELDS = st.dictionaries(st.text(max_size=5), st.recursive(
+    st.none() | st.booleans() | st.integers(-99, 99) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+), max_size=5)  # fmt: skip
+
+
+@given(FIELDS, st.booleans(), st.sampled_from([None, 2]), st.sampled_from([(",", ":"), (" ,\t", " : ")]), st.randoms())
+def test_each_field_once_is_read_as_it_is(
+    fields: dict[str, Any], ascii_only: bool, indent: int | None, marks: tuple[str, str], chance: Random
+) -> None:
+    raw = json.dumps(fields, ensure_ascii=ascii_only, indent=indent, separators=marks)
+    assert read_object(f" {raw}\n".encode()) == fields
+    if fields:
+        name = chance.choice([*fields])
+        again = f"{raw.rstrip()[:-1]}{marks[0]}{json.dumps(name)}{marks[1]}{json.dumps(fields[name])}}}"
+        with pytest.raises(RequestError, match="twice"):
+            read_object(again.encode())
 
 
 def test_strict_refuses_unknown_fields(make_client: MakeClient) -> None:

@@ -83,6 +83,8 @@ def test_continuous_usage_counts_up(client: TestClient) -> None:
     assert counts == sorted(counts)
     assert counts[-1] == 20
     assert counts[3] < 20
+    told = [event["usage"]["prompt_tokens_details"]["cached_tokens"] for event in events]
+    assert told == [CACHED] * len(events)
 
 
 def test_n_answers_share_the_prompt(client: TestClient) -> None:
@@ -170,8 +172,20 @@ def test_explain_tells_values_and_origins(make_client: MakeClient) -> None:
     assert told["temperature"] == {"value": 0.25, "origin": "generation_config"}
     assert told["top_p"] == {"value": 0.5, "origin": "request"}
     assert told["min_p"] == {"value": 0.0, "origin": "default"}
-    events = ask(client, explain=True, top_p=0.5, stream=True)
-    assert events[-1]["pelton"]["sampling"] == told
+    assert told["max_tokens"] == {"value": 20, "origin": "request"}
+    events = ask(client, explain=True, top_p=0.5, stream=True, seed=4)
+    assert events[-1]["pelton"]["sampling"] == {**told, "seed": {"value": 4, "origin": "request"}}
+
+
+def test_explain_tells_the_seed_that_was_drawn_and_the_room_there_is(make_client: MakeClient) -> None:
+    engine = FakeEngine()
+    client = make_client(engine)
+    for seed in (None, -1):
+        told = ask(client, explain=True, max_tokens=None, seed=seed)["pelton"]["sampling"]
+        request = engine.submitted[-1]
+        assert told["seed"] == {"value": request.params.seed, "origin": "drawn"}
+        assert told["max_tokens"] == {"value": 256 - len(request.prompt_token_ids), "origin": "room"}
+        assert request.max_tokens == told["max_tokens"]["value"]
     assert "pelton" not in ask(client)
 
 
@@ -203,8 +217,16 @@ def test_a_template_of_the_request_needs_trust(make_client: MakeClient) -> None:
     assert engine.submitted[-1].prompt == "<start>Hi"
 
 
+def test_a_priority_that_would_have_no_effect_is_refused(make_client: MakeClient) -> None:
+    reply = make_client().post(PATH, json={"messages": HELLO, "priority": 1})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "priority")
+    assert "--scheduling-policy priority" in reply.json()["error"]["message"]
+    for policy, priority in (("fcfs", 0), ("fcfs", None), ("priority", 1)):
+        ask(make_client(FakeEngine(policy=policy)), priority=priority)
+
+
 def test_fields_reach_the_engine(make_client: MakeClient) -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(policy="priority")
     ask(
         make_client(engine),
         temperature=0.5,

@@ -16,6 +16,25 @@ def ask(client: TestClient, **fields: Any) -> Any:
     return events_of(reply.text) if fields.get("stream") else reply.json()
 
 
+def test_usage_so_far_tells_what_was_cached_once_it_is_known_of_all_prompts(client: TestClient) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = ask(client, prompt=["a", "b", "c"], max_tokens=5, stream=True, stream_options=options)
+    details = [event["usage"].get("prompt_tokens_details") for event in events]
+    assert details[0] is None and details[-1] == {"cached_tokens": 3 * CACHED}
+    known = details.index({"cached_tokens": 3 * CACHED})
+    assert details == [None] * known + [{"cached_tokens": 3 * CACHED}] * (len(details) - known)
+
+
+def test_explain_tells_the_seed_of_each_prompt(make_client: MakeClient) -> None:
+    engine = FakeEngine()
+    client = make_client(engine)
+    told = ask(client, prompt=["a", "b"], explain=True)["pelton"]["sampling"]
+    assert told["seed"] == {"value": [request.params.seed for request in engine.submitted], "origin": "drawn"}
+    assert len(set(told["seed"]["value"])) == 2 and told["max_tokens"] == {"value": 20, "origin": "request"}
+    told = ask(client, prompt=["a", "b"], explain=True, seed=3)["pelton"]["sampling"]
+    assert told["seed"] == {"value": 3, "origin": "request"}
+
+
 def said(tokens: int) -> str:
     return (SAYS * 20).encode()[:tokens].decode("utf-8", "replace")
 

@@ -145,6 +145,9 @@ def test_state(rig: Rig) -> None:
     assert value(found, "vllm:num_requests_running") == 3
     assert value(found, "vllm:num_requests_waiting") == 2
     assert value(found, "vllm:num_requests_waiting_by_reason", reason="capacity") == 2
+    rig.step(waiting=5, deferred=3)
+    assert value(rig.read(), "vllm:num_requests_waiting_by_reason", reason="capacity") == 2
+    assert value(rig.read(), "vllm:num_requests_waiting_by_reason", reason="deferred") == 3
     assert value(found, "vllm:kv_cache_usage_perc") == 0.25
     assert value(found, "pelton:kv_waste_perc") == 0.125
     blocks = {state: value(found, "pelton:kv_blocks", state=state) for state in ("held", "cached", "free")}

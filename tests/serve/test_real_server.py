@@ -3,7 +3,9 @@
 import asyncio
 import io
 import json
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -155,6 +157,31 @@ def test_bad_input_is_a_4xx_and_the_server_lives(server: ServerProcess) -> None:
     assert server.process.poll() is None
     assert len(post(server, "/v1/completions", prompt="x", max_tokens=1)["choices"]) == 1
     assert in_the_engine(server) == 0
+
+
+def test_the_engine_process_is_killed_in_the_middle_of_a_stream(server: ServerProcess) -> None:
+    given: dict[str, Any] = {"prompt": "Once upon a time", "temperature": 0, "ignore_eos": True}
+    before = post(server, "/v1/completions", **given, max_tokens=12)["choices"][0]["text"]
+    killed = server.engine_pid
+    body = {**given, "max_tokens": 900, "stream": True}
+    with requests.post(server.url + "/v1/completions", json=body, stream=True, timeout=60) as stream:
+        lines = (line for line in stream.iter_lines() if line.startswith(b"data: "))
+        text = "".join(json.loads(next(lines)[6:])["choices"][0]["text"] for _ in range(8))
+        os.kill(killed, signal.SIGKILL)
+        asked = [requests.post(server.url + "/v1/completions", json={**given, "max_tokens": 2}, timeout=60)]
+        *pieces, error, done = [line[6:] for line in lines]
+    assert text.startswith(before[:8]) and all(b"choices" in piece for piece in pieces)
+    assert done == b"[DONE]"
+    told = json.loads(error)["error"]
+    assert (told["code"], told["type"]) == ("engine_unavailable", "unavailable_error")
+    assert "SIGKILL" in told["message"] and told["message"].endswith("again. Send the request again in a few seconds.")
+    wait_until(lambda: requests.get(server.url + "/health", timeout=10).status_code == 200, 30)
+    asked += [requests.post(server.url + "/v1/completions", json={**given, "max_tokens": 2}, timeout=60)]
+    for reply in asked:
+        assert reply.status_code == 200 or (reply.status_code == 503 and int(reply.headers["retry-after"]) >= 1)
+    assert asked[-1].status_code == 200 and server.engine_pid != killed
+    assert post(server, "/v1/completions", **given, max_tokens=12)["choices"][0]["text"] == before
+    assert 'pelton:engine_restarts_total{engine="0",model_name="tiny"} 1.0' in server.ask("/metrics")[1]
 
 
 async def reading(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> None:

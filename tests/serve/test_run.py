@@ -1,7 +1,6 @@
 """A real server process: its start, its addresses, its settings, and how it ends."""
 
 import asyncio
-import logging
 import os
 import re
 import signal
@@ -13,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.cli.running import environment
 from tests.serve.fakes import FakeEngine
 from tests.serve.process import ServerProcess, events
 
@@ -67,8 +67,14 @@ def test_names_and_keys(server: ServerProcess) -> None:
     assert server.ask("/v1/completions", {"prompt": "Hi", "max_tokens": 2}, Authorization="Bearer x")[0] == 401
 
 
+def test_heads_are_bounded_before_the_key_is_looked_at(server: ServerProcess) -> None:
+    status, said = server.ask("/v1/models", X="a" * 70_000)
+    assert (status, said["error"]["code"]) == (431, "headers_too_large")
+
+
 def test_health(server: ServerProcess) -> None:
     assert server.ask("/health")[0] == 200
+    server.wait_for(r"(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO: .*GET /health")
 
 
 def test_a_busy_port_is_told_at_once(folder: Path, server: ServerProcess) -> None:
@@ -135,6 +141,43 @@ def test_sigterm_lets_a_stream_end(folder: Path, smollm2: Path) -> None:
         assert "Traceback" not in running.told
 
 
+def family(pid: int) -> list[int]:
+    """The processes that this one started, and those that they did, the last ones first."""
+    children = [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
+    return [one for child in children for one in (*family(child), child)]
+
+
+@pytest.mark.parametrize("engine_first", [True, False])
+def test_a_signal_to_all_processes_is_a_clean_end(folder: Path, smollm2: Path, engine_first: bool) -> None:
+    """As a service manager sends it: the engine process ends too, and nobody calls that an error."""
+    with ServerProcess(folder, "--disable-access-log") as running:
+        whole = running.complete("Count: one, two,", **WHOLE)["choices"][0]["text"]
+        response = running.open("/v1/completions", LONG)
+        response.readline()
+        pids = [*family(running.process.pid), running.process.pid]
+        assert len(pids) > 1
+        for pid in pids if engine_first else pids[::-1]:
+            os.kill(pid, signal.SIGTERM)
+        rest = events(response)
+        assert rest[-1] == "[DONE]" and "error" not in rest[-2]
+        text = "".join(choice["text"] for event in rest[:-1] for choice in event["choices"])
+        assert whole.endswith(text)
+        assert running.process.wait(10) == 0
+        said = running.told.partition("ending:")[2]
+        assert said and not re.search("error|engine process|Traceback", said, re.IGNORECASE), said
+
+
+def test_a_backend_without_its_package(folder: Path, smollm2: Path, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    path = os.pathsep.join([str(tmp_path), str(environment()["PYTHONPATH"])])
+    with ServerProcess(folder, ready=False, PYTHONPATH=path, PELTON_BACKEND="reference") as starting:
+        assert starting.process.wait(30) == 1
+        assert starting.told.splitlines() == [
+            "error: PELTON_BACKEND=reference needs torch, which is not installed. Install it (pip install torch), or "
+            "leave the setting out."
+        ]
+
+
 @pytest.mark.parametrize("second", [False, True])
 def test_what_takes_too_long_is_ended_with_an_error(folder: Path, smollm2: Path, second: bool) -> None:
     timeout = "60" if second else "0.2"
@@ -187,16 +230,6 @@ class Dying(FakeEngine):
 
     async def close(self) -> None:
         self.closed = True
-
-
-@pytest.fixture
-def own_logs() -> Iterator[None]:
-    """What a server sets up for its logs in this process is taken back."""
-    yield
-    logger = logging.getLogger("pelton")
-    logger.handlers.clear()
-    logger.propagate = True
-    logger.setLevel(logging.NOTSET)
 
 
 def test_an_engine_that_gives_up_ends_the_server(monkeypatch: pytest.MonkeyPatch, own_logs: None) -> None:

@@ -1,5 +1,8 @@
 """Random bodies made from /openapi.json, good and bad: none gets a 5xx. Without schemathesis' pytest plugin."""
 
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,24 +11,80 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from tests.serve.fakes import make_app
+from tests.serve.process import ServerProcess
 
-schema = schemathesis.openapi.from_asgi("/openapi.json", make_app())
-OPERATIONS: list[Any] = [found.ok() for found in schema.get_all_operations()]
-# What takes nothing cannot be given anything wrong.
+SECONDS_EACH = 20.0  # of the slow run, for one kind of case of one operation
+
+
+def cases_of(schema: Any) -> list[tuple[Any, GenerationMode]]:
+    """Every operation with good and with bad cases. What takes nothing cannot be given anything wrong."""
+    operations = [found.ok() for found in schema.get_all_operations()]
+    return [
+        (operation, mode)
+        for operation in operations
+        for mode in GenerationMode
+        if mode is GenerationMode.POSITIVE or operation.body
+    ]
+
+
+def run(operation: Any, mode: GenerationMode, check: Callable[[Any], None], examples: int) -> None:
+    """Checks so many random cases."""
+    strategy = operation.as_strategy(generation_mode=mode)
+    settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))(
+        given(case=strategy)(check)
+    )()
+
+
 CASES = [
     pytest.param(operation, mode, id=f"{operation.label} {mode}")
-    for operation in OPERATIONS
-    for mode in GenerationMode
-    if mode is GenerationMode.POSITIVE or operation.body
+    for operation, mode in cases_of(schemathesis.openapi.from_asgi("/openapi.json", make_app()))
 ]
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("operation", "mode"), CASES)
 def test_no_body_gets_a_5xx(operation: Any, mode: GenerationMode) -> None:
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(case=operation.as_strategy(generation_mode=mode))
     def check(case: Any) -> None:
         case.call_and_validate(checks=[not_a_server_error])
 
-    check()
+    run(operation, mode, check, 25)
+
+
+def shortened(case: Any) -> None:
+    """The answers that a good case asks for are short ones; a bad length stays as it is."""
+    if isinstance(case.body, dict) and isinstance(case.body.get("max_tokens", 9), int | None):
+        case.body |= {"max_tokens": 2, "min_tokens": 0}
+        if "messages" in case.body:
+            case.body |= {"max_completion_tokens": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore")
+def test_no_body_gets_a_5xx_from_a_real_server(smollm2: Path, tmp_path: Path) -> None:
+    """With the model's own answers."""
+    statuses: dict[str, set[int]] = {}
+    with ServerProcess(tmp_path, str(smollm2), "--max-model-len", "128", "--disable-access-log") as server:
+        for operation, mode in cases_of(schemathesis.openapi.from_url(server.url + "/openapi.json")):
+            found, end = statuses.setdefault(operation.label, set()), time.monotonic() + SECONDS_EACH
+            run(operation, mode, checking(found, end), 30)
+        assert server.process.poll() is None and server.complete()["choices"][0]["text"]
+        assert server.ask("/load")[1] == {"server_load": 0} and server.ask("/openapi.json")[0] == 200
+        assert "Traceback" not in server.told
+    for label in ("POST /v1/completions", "POST /v1/chat/completions", "POST /tokenize", "POST /detokenize"):
+        assert {200, 400} <= statuses[label], f"{label}: good and bad ones, not {statuses[label]}"
+    assert statuses["GET /"] == {200}  # of the document itself, which it has read, schemathesis makes no cases
+
+
+def checking(statuses: set[int], end: float) -> Callable[[Any], None]:
+    """Asks the server until `end`, and notes the statuses."""
+
+    def check(case: Any) -> None:
+        if time.monotonic() < end:
+            shortened(case)
+            reply = case.call(timeout=60)
+            case.validate_response(reply, checks=[not_a_server_error])
+            statuses.add(reply.status_code)
+
+    return check

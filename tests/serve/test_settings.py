@@ -31,6 +31,8 @@ def test_defaults() -> None:
         ("watchdog_timeout", 0.0),
         ("log_level", "loud"),
         ("max_body_bytes", 0),
+        ("max_head_bytes", 1000),
+        ("client_timeout", -1.0),
         ("ssl_keyfile", "/no/such/file"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from tests.serve.fakes import SAYS, Connection, FakeEngine, events_of, make_app
 
 from pelton.core.errors import EngineDeadError, OverloadedError
+from pelton.serve.service import LONG_BODY, SHORT_BODY
 from pelton.serve.streaming import KEEP_ALIVE
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -151,28 +153,32 @@ def test_the_pieces_of_a_slow_reader_grow_together() -> None:
         ("error", "running", 500, "answer_failed"),
         ("error", "restarting", 503, "engine_unavailable"),
         ("abort", "stopped", 503, "shutting_down"),
+        ("error", "draining", 503, "shutting_down"),
+        ("error by the request itself", "running", 400, "no_token_left"),
+        ("error by the request itself", "restarting", 400, "no_token_left"),
     ],
 )
 def test_a_failing_engine_is_told(path: str, fault: str, state: str, status: int, code: str) -> None:
     async def test() -> None:
         for stream, count in ((False, 5), (True, 0), (True, 5)):
-            engine = FakeEngine(delay=SLOW, fault=(fault, count))
+            own = code if "itself" in fault else None
+            engine = FakeEngine(delay=SLOW, fault=(fault.split()[0], count), fault_code=own)
             async with asked(engine, path, body_of(path, stream=stream)) as connection:
                 while not engine.submitted:
                     await asyncio.sleep(0)
-                engine.state = state
+                engine.state, engine.draining = state, state == "draining"
                 messages = [message async for message in connection.messages()]
             text = b"".join(message.get("body", b"") for message in messages).decode()
             assert messages[0]["status"] == (200 if stream and count else status)
             error = events_of(text)[-1]["error"] if stream and count else json.loads(text)["error"]
             assert error["code"] == code
-            assert error["message"]
+            assert error["message"].lower().count("again") <= 1
             assert engine.open == 0
 
     run(test())
 
 
-def test_one_failing_answer_of_a_batch_ends_the_others() -> None:
+def test_a_batch_that_is_not_taken_leaves_nothing_in_the_engine() -> None:
     async def test() -> None:
         engine = FakeEngine(refuse=(OverloadedError("Too many wait.", retry_after=7), 2))
         body = {"prompt": ["a", "b", "c"], "stream": True}
@@ -182,8 +188,7 @@ def test_one_failing_answer_of_a_batch_ends_the_others() -> None:
         headers = dict(messages[0]["headers"])
         assert headers[b"retry-after"] == b"7"
         assert json.loads(messages[1]["body"])["error"]["type"] == "overloaded"
-        assert engine.open == 0
-        assert len(engine.aborted) == 2
+        assert engine.submitted == []
 
     run(test())
 
@@ -206,6 +211,55 @@ def test_one_chunk_for_each_step() -> None:
             messages = [message async for message in connection.messages()]
         # The start, a chunk per token, one for the end, and [DONE].
         assert 12 <= len(messages) <= 13
+
+    run(test())
+
+
+@pytest.mark.parametrize("body", [b"short", b"x" * SHORT_BODY])
+@pytest.mark.parametrize("slow", [b"x" * LONG_BODY, b'{"chat_template": "endless"}'])
+def test_a_shorter_body_never_waits_for_slow_ones(slow: bytes, body: bytes) -> None:
+    async def test() -> None:
+        service = make_app().state.service
+        go_on, in_work = threading.Event(), []
+
+        def make(raw: bytes) -> int:
+            if raw == slow:
+                in_work.append(raw)
+                go_on.wait(10)
+            return len(raw)
+
+        others = [asyncio.create_task(service.prepare(make, slow)) for _ in range(40)]
+        try:
+            await asyncio.sleep(0.02)
+            assert await asyncio.wait_for(service.prepare(make, body), 1) == len(body)
+            assert len(in_work) == 1 and not any(other.done() for other in others)
+        finally:
+            go_on.set()
+        assert await asyncio.gather(*others) == [len(slow)] * 40
+
+    run(test())
+
+
+def test_only_short_bodies_are_read_where_streams_are_written() -> None:
+    async def test() -> None:
+        prepare = make_app().state.service.prepare
+        here = threading.get_ident()
+        assert await prepare(lambda _: threading.get_ident(), b"x" * (SHORT_BODY - 1)) == here
+        assert await prepare(lambda _: threading.get_ident(), b"x" * SHORT_BODY) != here
+
+    run(test())
+
+
+def test_a_template_that_never_ends_holds_up_no_long_body() -> None:
+    async def test() -> None:
+        service = make_app().state.service
+        go_on = threading.Event()
+        endless = asyncio.create_task(service.prepare(lambda _: go_on.wait(10), b'{"chat_template": "endless"}'))
+        try:
+            assert await asyncio.wait_for(service.prepare(len, b"x" * LONG_BODY), 5) == LONG_BODY
+        finally:
+            go_on.set()
+        assert await endless
 
     run(test())
 

@@ -1,6 +1,7 @@
 """Tokenizer: special tokens only when asked for, BOS once, bytes of tokens, and errors that name the parameter."""
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,18 @@ def test_a_lone_surrogate_is_a_request_error(text: str) -> None:
     with pytest.raises(RequestError, match="stop holds") as caught:
         TINY.encode(text, param="stop")
     assert caught.value.param == "stop"
+
+
+def test_a_short_text_does_not_wait_for_a_long_one() -> None:
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(TINY.encode, "the end of all <|end|> " * 40_000, special=True)
+        longest = 0.0
+        while not long.done():
+            before = time.monotonic()
+            assert TINY.encode("a<|end|>", special=True)[-1] == 1
+            longest = max(longest, time.monotonic() - before)
+    assert longest < 0.5 * (time.monotonic() - began)
 
 
 def test_threads_do_not_mix_up_what_is_special() -> None:

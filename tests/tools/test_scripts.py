@@ -118,11 +118,11 @@ def test_a_failed_build_shows_the_first_errors(tmp_path: Path) -> None:
     assert first in before and "26 | int x" in before and str(log) in after
 
 
-def test_progress_shows_steps_and_keeps_all(tmp_path: Path) -> None:
+def test_progress_is_quiet_and_keeps_all(tmp_path: Path) -> None:
     log = tmp_path / "log"
     steps = r"Collecting click\nnoise\n[3/9] Building CXX object CMakeFiles/a.dir/b/fpu.cpp.o\nend"
     done = shell(ROOT, f"_log={log}; {{ printf 'Coll'; sleep 1.2; printf '{steps[4:]}'; }} | _show_progress")
-    assert done.stderr.splitlines() == ["    Collecting click", "    [3/9] Building CXX object fpu.cpp.o"]
+    assert not done.stderr, "this is no terminal"
     assert log.read_text().splitlines() == steps.replace("\\n", "\n").splitlines()
 
 

@@ -1,10 +1,13 @@
-"""Flags of other engines: spellings that `pelton serve` takes for its own, and vLLM's that mean nothing here.
+"""Flags of other engines: spellings that `pelton serve` takes for its own, and those that mean nothing here, and why.
 
-Only where the meaning is equal is a spelling taken. Invariant: no name is in both tables.
+Only where the meaning is equal is a spelling taken. What is said of the engine's settings stands in core/config.py,
+here what is about flags and the server alone. Invariant: no flag is in both tables.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from pelton.core.config import ELSEWHERE, nearest, why_not
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +54,68 @@ ALWAYS_ON: Mapping[str, str] = {
     "--enable-request-id-headers": "every answer has its id in X-Request-Id",
 }
 
-# vLLM's flags without a meaning here -> the setting that is for the same purpose, or what to know; "": nothing is.
-UNSUPPORTED: Mapping[str, str] = {
-    **dict.fromkeys(
-        "--allow-credentials --allowed-headers --allowed-methods --api-server-count --async-scheduling "
-        "--attention-backend --chat-template-content-format --collect-detailed-traces --compilation-config "
-        "--config-format --convert --cpu-offload-gb --cudagraph-capture-sizes --data-parallel-size -dp "
-        "--default-chat-template-kwargs --disable-access-log-for-endpoints --disable-fastapi-docs "
-        "--disable-log-stats --distributed-executor-backend --download-dir --enable-auto-tool-choice --enable-eplb "
-        "--enable-expert-parallel --enable-log-deltas --enable-log-outputs --enable-lora --enable-mfu-metrics "
-        "--enable-per-request-metrics --enable-prompt-tokens-details --enable-server-load-tracking "
-        "--enable-sleep-mode --enable-ssl-refresh --enable-tokenizer-info-endpoint --enforce-eager "
-        "--exclude-tools-when-tool-choice-none --fingerprint-mode --grpc-port --h11-max-header-count "
-        "--h11-max-incomplete-event-size --hf-config-path --hf-overrides --hf-token --kv-cache-metrics "
-        "--kv-events-config --kv-offloading-backend --kv-offloading-size --kv-transfer-config --limit-mm-per-prompt "
-        "--load-format --log-error-stack --logits-processors --logprobs-mode --lora-modules --max-cpu-loras "
-        "--max-log-len --max-logprobs --max-lora-rank --max-loras --middleware --mm-processor-kwargs --model-impl "
-        "--optimization-level -O --otlp-traces-endpoint --performance-mode --pipeline-parallel-size -pp "
-        "--pooler-config --prefix-caching-hash-algo --quantization -q --reasoning-parser --response-role "
-        "--return-tokens-as-token-ids --revision --runner --show-hidden-metrics-for-version --skip-tokenizer-init "
-        "--spec-method --spec-model --spec-tokens --speculative-config --ssl-ca-certs --ssl-cert-reqs "
-        "--stream-interval --structured-outputs-config --tensor-parallel-size -tp --tokenizer-mode "
-        "--tool-call-parser --tool-parser-plugin --tool-server --tool-strict-level --trust-remote-code "
-        "--watermark".split(),
-        "",
-    ),
-    "--gpu-memory-utilization": "kv_cache_memory_bytes",
-    "--swap-space": "kv_cache_memory_bytes",
-    "--kv-cache-dtype": "kv_codec",
-    "--max-num-queued-tokens": "max_num_queued_reqs",
-    "--max-num-partial-prefills": "long_prefill_token_threshold",
-    "--max-long-partial-prefills": "long_prefill_token_threshold",
-    "--enable-log-stats": "verbose",
+# Flags that are another spelling of a setting in ELSEWHERE.
+_SHORT: Mapping[str, str] = {
+    "-tp": "tensor_parallel_size",
+    "--tp": "tensor_parallel_size",
+    "--tp-size": "tensor_parallel_size",
+    "-pp": "pipeline_parallel_size",
+    "-dp": "data_parallel_size",
+    "-q": "quantization",
+    "-O": "optimization_level",
+    "-ngl": "n_gpu_layers",
+    "-dev": "device",
+    "-hf": "revision",
+    "--hf-repo": "revision",
+    "-md": "spec_model",
+    "--model-draft": "spec_model",
+    "--lora": "enable_lora",
 }
+# The server's, by the reason why they are not here.
+_DOOR: Mapping[str, str] = {
+    "of what browsers may do only the origins are chosen, by --allowed-origins": (
+        "--allow-credentials --allowed-headers --allowed-methods"
+    ),
+    "requests and answers' states are logged as a whole or not at all, and texts never": (
+        "--disable-access-log-for-endpoints --enable-log-deltas --enable-log-outputs --log-error-stack --max-log-len"
+    ),
+    "its routes are always the same": "--disable-fastapi-docs --enable-tokenizer-info-endpoint",
+    "it speaks HTTP alone": "--grpc-port",
+    "it reads HTTP by other means, within bounds of its own": "--h11-max-header-count --h11-max-incomplete-event-size",
+    "clients are told apart by --api-key alone, and certificates are read at the start": (
+        "--ssl-ca-certs --ssl-cert-reqs --enable-ssl-refresh"
+    ),
+    "each token is told as soon as it is there": "--stream-interval",
+    "a request brings chat_template_kwargs itself": "--default-chat-template-kwargs",
+    "the template is handed what the request says": "--chat-template-content-format",
+    "answers are always the assistant's": "--response-role",
+    "nothing here does that": (
+        "--enable-sleep-mode --fingerprint-mode --middleware --otlp-traces-endpoint --return-tokens-as-token-ids "
+        "--watermark"
+    ),
+}
+UNSUPPORTED: Mapping[str, str] = {
+    **{"--" + name.replace("_", "-"): name for name in ELSEWHERE},
+    **_SHORT,
+    **{flag: reason for reason, flags in _DOOR.items() for flag in flags.split()},
+}
+
+
+def foreign(flag: str) -> str:
+    """What to say of a flag that another engine has and that means nothing here; "" for any other."""
+    if flag not in UNSUPPORTED:
+        return ""
+    name = UNSUPPORTED[flag]
+    reason, ours = why_not(name) if name in ELSEWHERE else (name, "")
+    remedy = f"What is there for it: {flag_of(ours)}." if ours else "Leave it out."
+    return f"{flag} is not supported here: {reason}. {remedy}"
+
+
+def nearest_flag(flag: str, known: Iterable[str]) -> str:
+    """The known flag that this one is a slip of; "" where none is so much alike. Short ones are never alike."""
+    return nearest(flag, [one for one in known if one.startswith("--")]) if flag.startswith("--") else ""
+
+
+def flag_of(setting: str) -> str:
+    """The flag of a setting by its name."""
+    return "--" + setting.replace("_", "-")

@@ -5,21 +5,23 @@ It generates nothing.
 Impossible values of flags are usage errors (exit code 2), raised before the model is touched.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 
 import click
 
 from pelton.checkpoint.pull import pull
-from pelton.cli.options import FLAG_OF, Flags, engine_settings, explain, sampling_settings
+from pelton.cli.options import ENGINE_FLAGS, FLAG_OF, Flags, engine_settings, explain, sampling_settings
 from pelton.cli.remote import Remote
-from pelton.cli.serve_flags import template_text
+from pelton.cli.serve_flags import SETTINGS, WRONG, Kind, parse, template_text
 from pelton.cli.terminal import Status, say, say_notes
 from pelton.core.config import resolve
+from pelton.core.environment import API_KEY, KNOWN, setting_variables
 from pelton.core.errors import CheckpointError, RequestError, SettingError
 from pelton.core.params import DRAWING, SamplingParams
 from pelton.engine.llm import LLM
+from pelton.engine.needs import check_names
 from pelton.sampling.effective import FLAG, GENERAL, MODEL, REQUEST, Effective
 
 ORIGINS = {REQUEST: "its flag", FLAG: "--override-generation-config", MODEL: "the model", GENERAL: "default"}
@@ -34,9 +36,10 @@ def load(reference: str, flags: Flags) -> LLM:
         file = str(settings["chat_template"])
         settings["chat_template"] = template_text(file, f"--chat-template {file}")
     try:
-        resolve(reference, settings)
+        check_names(resolve(reference, settings))
     except SettingError as error:
         raise click.UsageError(explain(error)) from error
+    say_notes(_unread(settings))
     path = pull(reference, progress=True)
     with _naming("--tokenizer", settings.get("tokenizer")), Status(f"loading {path.name} ..."):
         llm = LLM(str(path), **settings)
@@ -44,6 +47,18 @@ def load(reference: str, flags: Flags) -> LLM:
     if flags.get("verbose"):
         say("\n".join(llm.report.lines()))
     return llm
+
+
+def _unread(settings: Mapping[str, object]) -> list[str]:
+    """Notes about variables of the server's settings, which have no effect here."""
+    names = [name for name, setting in SETTINGS.items() if not setting.door and name not in settings]
+    return [
+        f"The variable {variable} is for pelton serve alone; the flag here is {SETTINGS[name].flag}."
+        if name in ENGINE_FLAGS
+        else f"The variable {variable} is for pelton serve alone."
+        for name, (variable, _) in setting_variables(names).items()
+        if variable not in KNOWN
+    ]
 
 
 @contextmanager
@@ -103,9 +118,21 @@ def server(flags: Flags, model: str | None) -> Iterator[Remote]:
         local.append(FLAG_OF["prompt_logprobs"])
     if local:
         raise click.UsageError(f"{local[0]} is about a model in this process, and --url asks another one.")
-    key = flags.get("api_key")
+    key = flags.get("api_key") or _key_of_environment()
     with Remote(str(flags["url"]), key if isinstance(key, str) else None, model) as remote:
         yield remote
+
+
+def _key_of_environment() -> str | None:
+    """The first key of the variable that gives a server its keys."""
+    text = setting_variables(["api_key"]).get("api_key", ("", ""))[1]
+    if text.lstrip().startswith("["):
+        try:
+            keys = parse(Kind.SEVERAL, text)
+        except WRONG as error:
+            raise click.UsageError(f"{API_KEY} cannot work. It must be {Kind.SEVERAL.value}.") from error
+        return next(iter(keys), None) if isinstance(keys, tuple) else None
+    return text.partition(",")[0].strip() or None
 
 
 def server_settings(flags: Flags) -> dict[str, object]:

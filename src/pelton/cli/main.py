@@ -5,12 +5,14 @@ Invariant: a command's module is imported only when that command runs, so that `
 """
 
 import io
+import signal
 import sys
 from difflib import get_close_matches
 
 import click
 
 import pelton
+from pelton.cli.foreign_flags import ALIASES, flag_of, foreign, nearest_flag
 from pelton.cli.lazy import LazyGroup
 from pelton.cli.options import explain, wants_debug
 from pelton.cli.terminal import INTERRUPTED, Failed, check_streams, drop_output, say
@@ -32,10 +34,17 @@ COMMANDS = {
 }
 
 
+_WORDS = "pelton.words"  # of the command line, behind `pelton`
+
+
 class Commands(LazyGroup):
     """The group of all commands; knows their names and help lines without importing them."""
 
     lazy = COMMANDS
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_WORDS] = list(args)
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -45,11 +54,16 @@ class Commands(LazyGroup):
             near = get_close_matches(name, COMMANDS, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(COMMANDS)}."
             ctx.fail(f"There is no command {name!r}. {hint}")
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return found
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            raise click.UsageError(_no_flag(error, ctx.meta[_WORDS]), error.ctx) from error
         except PeltonError as error:
             if wants_debug(ctx):
                 raise
@@ -65,6 +79,24 @@ class Commands(LazyGroup):
             raise click.exceptions.Exit(INTERRUPTED) from None
 
 
+def _no_flag(error: click.NoSuchOption, words: list[str]) -> str:
+    """What to say of a flag that the command does not have: why, or which one is meant."""
+    name = error.option_name
+    params = error.ctx.command.params if error.ctx is not None else []
+    known = [flag for param in params for flag in (*param.opts, *param.secondary_opts) if flag.startswith("-")]
+    # Of -tp click tells -t alone.
+    written = next((word for word in words if word.startswith(name) and word not in known), name).partition("=")[0]
+    alias = ALIASES.get(written)
+    if alias is not None and flag_of(alias.setting) in known:
+        return f"There is no flag {written} here. What is there for it: {flag_of(alias.setting)}."
+    if why := foreign(written):
+        return why
+    near = nearest_flag(name, known)
+    command = error.ctx.command_path if error.ctx is not None else "pelton"
+    hint = f"Did you mean {near}?" if near else f"{command} --help lists what there is."
+    return f"There is no flag {name}. {hint}"
+
+
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 @click.version_option(pelton.__version__, prog_name="pelton")
 def cli() -> None:
@@ -75,7 +107,13 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """The console script.
+
+    While a command is imported, Ctrl-C ends the process at once: nothing is done yet, and packages that are stopped
+    midway tell of errors that are none.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         check_streams()
     except Failed as error:

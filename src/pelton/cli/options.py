@@ -7,6 +7,7 @@ documentation say the same. Invariant: a flag that is not given leaves the setti
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
+from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ import click
 
 from pelton.checkpoint.sources import DEFAULT_MODEL, PYPI, SHORT_NAMES
 from pelton.core.config import DTYPES, BackendSection, CacheSection, ModelSection, ScheduleSection
+from pelton.core.environment import API_KEY
 from pelton.core.errors import CheckpointError, PeltonError, RequestError, UnsupportedModelError
 from pelton.core.params import MAX_LOGPROBS
 
@@ -21,17 +23,21 @@ F = TypeVar("F", bound=Callable[..., object])
 Flags = Mapping[str, object]
 
 _DEBUG = "pelton.debug"
+_WRITTEN = "pelton.written"  # size -> how it was written
 _PATH_LIKE = re.compile(r"(/|\./|\.\./|~/)\S*|\S+\.(gguf|safetensors)")
 MOST_BYTES = 2**63
+_THOUSANDS = {"k": 1000, "K": 1024}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 def parse_length(text: str) -> object:
-    """A number of tokens, or "auto"."""
-    if text.strip() in ("auto", "-1"):
+    """A number of tokens, as 4096, 4k (4000) or 4K (4096), or "auto"."""
+    text = text.strip()
+    if text in ("auto", "-1"):
         return "auto"
+    times = _THOUSANDS.get(text[-1:], 1)
     try:
-        return int(text)
+        return int(text if times == 1 else text[:-1]) * times
     except ValueError:
         raise click.BadParameter(f"{text!r} is neither a whole number nor auto.") from None
 
@@ -47,34 +53,48 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
+def written_size(text: str) -> int:
+    """As parse_size, for flags: errors about the size tell it as it was written."""
+    size = parse_size(text)
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta.setdefault(_WRITTEN, {})[size] = text
+    return size
+
+
 ENGINE_SECTIONS = (ModelSection, CacheSection, ScheduleSection, BackendSection)
 # What a flag needs beyond its field.
 ENGINE_HELP = {
     "tokenizer": "Another model whose tokenizer is used instead.",
     "dtype": "Arithmetic: auto and bfloat16 are the same; float32 is exact and slower.",
-    "max_model_len": "Longest prompt and answer together, in tokens; auto: what the memory holds [the model's own].",
+    "max_model_len": "Longest prompt and answer together, in tokens [auto: the model's own, or what the memory holds].",
     "chat_template": "File with a chat template (Jinja) to use instead of the model's.",
     "generation_config": "auto: sample as the model recommends; none: do not.",
     "override_generation_config": "JSON with sampling values that win over the model's recommendation.",
-    "kv_cache_memory_bytes": "Memory for keys and values, such as 512M [what the requests can need].",
-    "num_blocks": "The same as a number of blocks.",
+    "kv_cache_memory_bytes": (
+        "Memory for keys and values, such as 512M [the least of: 4 times what max-num-seqs requests of max-model-len "
+        "tokens fill, a fourth of the free memory, 4G]."
+    ),
+    "num_blocks": "The same as a number of blocks; not beside it.",
     "kv_codec": "How keys and values are stored.",
     "enable_prefix_caching": "Keep what was computed for prompts that begin alike [yes].",
     "prefix_cache_tokens": "Most tokens kept so [what the memory holds].",
     "max_num_seqs": "Requests computed at once [what the command needs].",
     "max_num_batched_tokens": "Tokens computed in one step.",
     "long_prefill_token_threshold": "Longest piece of a prompt in one step; 0: what fits.",
+    "context_cost": "How much each earlier token makes a prompt's token count for more [by the model's arithmetic].",
     "max_num_queued_reqs": "Most requests that may wait; 0: any number.",
     "scheduling_policy": "Order of the requests.",
     "backend": "What executes the model.",
     "threads": "Worker threads; 0: one for each allowed core.",
 }
+CHOOSING = ("backend", "kv_codec", "scheduling_policy")  # their values are names of techniques
 # Settings that are about sharing the engine, and block_size, which has one value, are for `pelton serve` alone.
-_SHARED_ONLY = ("max_num_queued_reqs", "block_size")
+_SHARED_ONLY = ("max_num_queued_reqs", "context_cost", "block_size")
 _ENGINE_TYPES: Mapping[str, object] = {
     "max_model_len": parse_length,
     "dtype": click.Choice(DTYPES),
-    "kv_cache_memory_bytes": parse_size,
+    "kv_cache_memory_bytes": written_size,
     "chat_template": click.Path(exists=True, dir_okay=False),
 }
 
@@ -111,11 +131,24 @@ FLAG_OF = {
     **{name: "--" + name.replace("_", "-") for name in ENGINE_HELP},
     **{name: flag for flag, name, _, _ in (*SAMPLING_FLAGS, *COMPLETION_FLAGS)},
 }
+_VALUE = r"'(?P<text>[^'\s]+)'|(?P<number>\d+)(?![\w.]*\w)|(?=\S)"
 _NAMED = re.compile(
-    r"(?<![\w/.-])(?:(?P<set>{every})=(?=\S)|(?P<bare>{long})(?![\w/-])|(?P<holder>stop)(?= contains ))".format(
-        every="|".join(FLAG_OF), long="|".join(name for name in FLAG_OF if "_" in name)
+    r"(?<![\w/.-])(?:(?P<set>{every})=(?:{value})|(?P<bare>{long})(?![\w/-])|(?P<holder>stop)(?= contains ))".format(
+        every="|".join(FLAG_OF), value=_VALUE, long="|".join(name for name in FLAG_OF if "_" in name)
     )
 )
+
+
+class Choosing(click.Option):
+    """An option that names a technique: its help lists those that there are, which are looked up when it is shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        if record is None:
+            return None
+        names = import_module("pelton.engine.needs").CHOICES[self.name]()
+        text, bracket, default = record[1].partition(" [")
+        return record[0], f"{text.rstrip('.')}: {', '.join(names)}.{bracket}{default}"
 
 
 def _stack(function: F, decorators: list[Callable[[F], F]]) -> F:
@@ -133,6 +166,9 @@ def _engine_fields() -> list["Field[object]"]:
     ]
 
 
+ENGINE_FLAGS = frozenset(field.name for field in _engine_fields())
+
+
 def engine_options(command: F) -> F:
     """A flag for each setting in ENGINE_HELP that matters to one user, named like its field, plus --verbose."""
     decorators: list[Callable[[F], F]] = []
@@ -145,8 +181,9 @@ def engine_options(command: F) -> F:
         kind = _ENGINE_TYPES.get(field.name) or (int if field.type in (int, int | None) else str)
         if isinstance(field.default, (int, str)) and "[" not in text:
             text = f"{text} [{field.default}]"
-        metavar = {parse_size: "SIZE", parse_length: "INTEGER"}.get(kind) if callable(kind) else None
-        decorators.append(click.option(flag, field.name, type=kind, metavar=metavar, help=text))
+        metavar = {written_size: "SIZE", parse_length: "INTEGER"}.get(kind) if callable(kind) else None
+        cls = Choosing if field.name in CHOOSING else click.Option
+        decorators.append(click.option(flag, field.name, cls=cls, type=kind, metavar=metavar, help=text))
     decorators.append(
         click.option("--verbose", "-v", is_flag=True, help="Tell what the engine set up, and how long it took.")
     )
@@ -176,8 +213,12 @@ def server_options(command: F) -> F:
     return _stack(
         command,
         [
-            click.option("--url", help="Ask this server (http://HOST:PORT or unix:FILE), and load no model."),
-            click.option("--api-key", help="The key that the server asks for."),
+            click.option(
+                "--url",
+                help="Ask this server (http://HOST:PORT or unix:FILE), and load no model. It is sent what the flags "
+                "say, and --max-tokens or its default; for the rest the server's own defaults hold.",
+            ),
+            click.option("--api-key", help=f"The key that the server asks for [the variable {API_KEY}]."),
         ],
     )
 
@@ -223,12 +264,19 @@ def explain(error: PeltonError) -> str:
     """The error's text with settings and parameters named by their flags; what files say stays as it is."""
     if isinstance(error, CheckpointError | UnsupportedModelError):
         return str(error)
+    context = click.get_current_context(silent=True)
+    written = {} if context is None else context.meta.get(_WRITTEN, {})
 
     def flag(match: "re.Match[str]") -> str:
         if match["set"]:
-            return FLAG_OF[match["set"]] + " "
+            value = match["text"] or match["number"] or ""
+            told = written.get(int(value), value) if match["number"] and len(value) < 20 else value
+            return f"{FLAG_OF[match['set']]} {told}"
         return FLAG_OF[match["bare"] or match["holder"]]
 
+    held = "override_generation_config: "
+    if str(error).startswith(held):  # what stands in it is no flag
+        return f"{FLAG_OF[held[:-2]]}: {str(error).removeprefix(held)}"
     text = _NAMED.sub(flag, str(error))
     asks_template = isinstance(error, RequestError) and "chat template" in error.remedy
     if asks_template and "--chat-template" not in text:

@@ -12,11 +12,13 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from pelton.cli.answer import Printed, Printer
+from pelton.core.environment import API_KEY
 from pelton.core.errors import PeltonError
 
 CONNECT_SECONDS = 10.0
 MOST_EVENT = 1 << 24  # bytes
 UNIX = "unix:"
+UNAUTHORIZED = 401
 Json = Mapping[str, object]
 
 
@@ -159,7 +161,8 @@ def _refusal(status: int, raw: bytes) -> ServerError:
         said = raw.decode("utf-8", "replace").strip()[:500]
     message = str(said.get("message", said)) if isinstance(said, Mapping) else str(said)
     return ServerError(
-        f"The server refused (status {status}): {message}" if status != 200 else f"The server: {message}"
+        f"The server refused (status {status}): {message}" if status != 200 else f"The server: {message}",
+        f"Give its key by --api-key, or in the variable {API_KEY}." if status == UNAUTHORIZED else "",
     )
 
 

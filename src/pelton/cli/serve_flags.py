@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from pelton.cli.options import ENGINE_HELP, ENGINE_SECTIONS, parse_size
+from pelton.cli.options import ENGINE_HELP, ENGINE_SECTIONS, parse_length, parse_size
 from pelton.cli.terminal import decode_text
 from pelton.core.errors import RequestError
 from pelton.serve.settings import ServeSettings
@@ -24,6 +24,7 @@ class Kind(Enum):
     """What a setting's value is."""
 
     TEXT = "text"
+    WORD = "a word"
     WHOLE = "a whole number"
     NUMBER = "a number"
     SWITCH = "true or false"
@@ -72,6 +73,7 @@ MODEL, MEMORY, SCHEDULE, SAMPLING, DOOR, REQUESTS, LOGS = (
 _GROUPS: Mapping[str, str] = {
     **dict.fromkeys(("tokenizer", "dtype", "max_model_len", "chat_template", "backend", "threads"), MODEL),
     **dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"), SCHEDULE),
+    **dict.fromkeys(("context_cost",), SCHEDULE),
     **dict.fromkeys(("max_num_queued_reqs", "scheduling_policy"), SCHEDULE),
     **dict.fromkeys(("generation_config", "override_generation_config"), SAMPLING),
 }
@@ -79,6 +81,7 @@ _TEXTS = {"block_size": "Tokens in a block.", "max_num_seqs": "Requests computed
 _ENGINE_KINDS = {
     "kv_cache_memory_bytes": Kind.SIZE,
     "max_model_len": Kind.LENGTH,
+    "context_cost": Kind.NUMBER,
     "override_generation_config": Kind.TABLE,
     "chat_template": Kind.TEMPLATE,
 }
@@ -98,10 +101,17 @@ _DOOR: tuple[tuple[str, Kind, str, str], ...] = (
     ("enable_force_include_usage", Kind.SWITCH, REQUESTS, "End every stream with its numbers of tokens."),
     ("sse_keep_alive_interval", Kind.NUMBER, REQUESTS, "Seconds between signs of life on a silent stream; 0: none."),
     ("max_body_bytes", Kind.SIZE, REQUESTS, "Largest request taken [64M]."),
+    ("max_head_bytes", Kind.SIZE, REQUESTS, "Most of a request's URL and headers together [64K]."),
+    (
+        "client_timeout",
+        Kind.NUMBER,
+        REQUESTS,
+        "Seconds that a client may take for a request's headers, and be silent in its body; 0: any time.",
+    ),
     ("trust_request_chat_template", Kind.SWITCH, REQUESTS, "Let requests bring a chat template."),
     ("enable_log_requests", Kind.SWITCH, LOGS, "Log each request."),
     ("disable_access_log", Kind.SWITCH, LOGS, "Do not log each answer's status."),
-    ("log_level", Kind.TEXT, LOGS, "What the server logs: critical, error, warning, info or debug."),
+    ("log_level", Kind.WORD, LOGS, "What the server logs: critical, error, warning, info or debug."),
     ("shutdown_timeout", Kind.NUMBER, LOGS, "Seconds that open requests get to end when the server is stopped."),
     ("watchdog_timeout", Kind.NUMBER, LOGS, "Seconds after which a silent engine is started again."),
 )
@@ -182,7 +192,7 @@ def _several(raw: object) -> tuple[str, ...]:
 
 
 def _length(raw: object) -> object:
-    return "auto" if str(raw).strip() in ("auto", "-1") else _whole(raw)
+    return parse_length(raw) if isinstance(raw, str) and len(raw) <= 30 else _whole(raw)
 
 
 def _json(raw: object) -> str:
@@ -217,6 +227,7 @@ def template_text(file: str, written: str) -> str:
 
 _PARSERS: Mapping[Kind, Callable[[object], object]] = {
     Kind.TEXT: _text,
+    Kind.WORD: lambda raw: _text(raw).strip().lower(),
     Kind.WHOLE: _whole,
     Kind.NUMBER: _number,
     Kind.SWITCH: _switch,

@@ -4,20 +4,21 @@ It reads; what a value may be, others check. Invariant: each value knows how its
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 import click
 import yaml
 
-from pelton.cli.foreign_flags import ALIASES, ALWAYS_ON, UNSUPPORTED
-from pelton.cli.options import explain
+from pelton.cli.foreign_flags import ALIASES, ALWAYS_ON, flag_of, foreign, nearest_flag
 from pelton.cli.serve_flags import SETTINGS, WRONG, Kind, Setting, parse
 from pelton.core.config import EngineConfig, resolve
-from pelton.core.environment import PREFIX, setting_variables, unknown_variables
-from pelton.core.errors import SettingError
+from pelton.core.config import nearest as nearest_name
+from pelton.core.environment import PREFIX, empty_variables, setting_variables, unknown_variables
+from pelton.core.errors import PeltonError, SettingError
+from pelton.engine.needs import check_names
+from pelton.sampling.effective import defaults_of, overrides_of
 from pelton.serve.settings import ServeSettings
 
 SECRET = "api_key"
@@ -44,10 +45,18 @@ Found = dict[str, Given]
 def given(setting: Setting, raw: object, origin: str, written: str) -> Given:
     """The setting with its value; a usage error where that cannot be one."""
     try:
-        return Given(setting, parse(setting.kind, raw), origin, written)
+        value = parse(setting.kind, raw)
     except WRONG as error:
         why = f" {error.message}" if isinstance(error, click.BadParameter) else f" It must be {setting.kind.value}."
         raise click.UsageError(f"{written} cannot work.{why}") from error
+    if value == ():
+        raise _empty(written.rstrip(" :=,[]"))
+    return Given(setting, value, origin, written)
+
+
+def _empty(written: str) -> click.UsageError:
+    """Of a list that somebody meant to fill: without keys the server would be open to all."""
+    return click.UsageError(f"{written} is set but empty. Give it a value, or remove it.")
 
 
 def from_flags(flags: Iterable[tuple[str, object]]) -> Found:
@@ -78,6 +87,8 @@ def _written(setting: Setting, name: str, raw: object, between: str) -> str:
 def from_environment() -> tuple[Found, list[str]]:
     """Settings of the environment, and notes about variables that nobody reads."""
     found: Found = {}
+    for variable in empty_variables(name for name, setting in SETTINGS.items() if setting.kind is Kind.SEVERAL):
+        raise _empty(variable)
     for name, (variable, text) in setting_variables(SETTINGS).items():
         setting = SETTINGS[name]
         several = setting.kind is Kind.SEVERAL and not text.lstrip().startswith("[")
@@ -86,26 +97,51 @@ def from_environment() -> tuple[Found, list[str]]:
     notes = []
     variables = [PREFIX + name.upper() for name in SETTINGS]
     for name in unknown_variables([*SETTINGS, "config"]):
-        near = get_close_matches(name, variables, n=1)
-        hint = f"; did you mean {near[0]}?" if near else "."
-        notes.append(f"The variable {name} is set, and nothing here reads it{hint}")
+        notes.append(f"The variable {name} is set, and nothing here reads it{_of_variable(name, variables)}")
     return found, notes
 
 
-def from_file(file: str) -> tuple[Found, list[str]]:
-    """Settings of a YAML file whose keys are the flags without their hyphens; a usage error naming file and key."""
+def _of_variable(name: str, variables: list[str]) -> str:
+    """What else there is to say of a variable that nobody reads, behind that it is so."""
+    said = foreign(flag_of(name.removeprefix(PREFIX).lower()))
+    if said:
+        return f": {said.partition(': ')[2]}"
+    near = nearest_name(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in variables])
+    return f"; did you mean {PREFIX}{near}?" if near else "."
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a table has each key once; yaml alone takes the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        seen = set()
+        for key, _ in node.value:
+            written = (key.tag, str(key.value))
+            if written in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"has {key.value} twice", key.start_mark)
+            seen.add(written)
+        return super().construct_mapping(node, deep)
+
+
+def from_file(file: str, asked: str) -> tuple[Found, list[str]]:
+    """Settings of a YAML file whose keys are the flags without their hyphens; a usage error naming file and key.
+
+    `asked`: how the user asked for the file, as "--config FILE".
+    """
     try:
-        content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        content = yaml.load(Path(file).read_text(encoding="utf-8"), _Loader)
     except OSError as error:
-        raise click.UsageError(f"--config {file} cannot be read: {error.strerror}.") from error
+        raise click.UsageError(f"{asked} cannot be read: {error.strerror}.") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         place = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
         where = f", line {place.line + 1}" if place is not None else ""
-        raise click.UsageError(f"--config {file} is no YAML{where}.") from error
+        twice = isinstance(error, yaml.constructor.ConstructorError) and str(error.problem).endswith(" twice")
+        what = error.problem if twice and isinstance(error, yaml.MarkedYAMLError) else "is no YAML"
+        raise click.UsageError(f"{asked} {what}{where}.") from error
     if content is None:
         return {}, []
     if not isinstance(content, Mapping):
-        raise click.UsageError(f"--config {file} must hold a table such as `port: 8001`.")
+        raise click.UsageError(f"{asked} must hold a table such as `port: 8001`.")
     found: Found = {}
     notes: list[str] = []
     for key, raw in content.items():
@@ -146,19 +182,10 @@ def _flag_of_key(key: str, raw: object, file: str) -> tuple[str, object]:
     raise click.UsageError(f"{file}: {key} is no setting. {foreign(f'--{name}') or nearest(f'--{name}')}")
 
 
-def foreign(flag: str) -> str:
-    """What to say of a flag that vLLM has and that means nothing here; "" for any other."""
-    if flag not in UNSUPPORTED:
-        return ""
-    near = UNSUPPORTED[flag]
-    hint = f" What is there for it: {SETTINGS[near].flag}." if near in SETTINGS else f" {nearest(flag)}"
-    return f"{flag} is a flag of vLLM that is not supported here.{hint}"
-
-
 def nearest(flag: str) -> str:
-    """The supported flag that is written most alike."""
-    near = get_close_matches(flag, FLAGS, n=1, cutoff=0.5)
-    return f"The nearest that is supported: {near[0]}." if near else "pelton serve --help lists what is supported."
+    """The supported flag that this one is a slip of, or where all are told."""
+    near = nearest_flag(flag, FLAGS)
+    return f"Did you mean {near}?" if near else "pelton serve --help lists what there is."
 
 
 def engine_config(model: str, found: Mapping[str, Given]) -> EngineConfig:
@@ -167,7 +194,10 @@ def engine_config(model: str, found: Mapping[str, Given]) -> EngineConfig:
         one.setting.field: one.value for one in found.values() if not one.setting.door and one.setting.name != "model"
     }
     try:
-        return resolve(model, mine)
+        config = resolve(model, mine)
+        check_names(config)
+        defaults_of({}, overrides_of(config.model.override_generation_config), use_model=False)
+        return config
     except SettingError as error:
         raise click.UsageError(as_written(error, found)) from error
 
@@ -182,22 +212,28 @@ def door_settings(model: str, found: Mapping[str, Given]) -> ServeSettings:
         raise click.UsageError(as_written(error, found)) from error
 
 
-def as_written(error: SettingError, found: Mapping[str, Given]) -> str:
-    """The error's text with settings as their user wrote them: the one that it begins with in full, others by name."""
-    name = error.cause.partition("=")[0]
-    one = found.get(name)
-    if one is not None:
-        value = list(one.value) if isinstance(one.value, tuple) else one.value
-        beginning = f"{name}={value!r}"
-        if error.cause.startswith(beginning):
-            return f"{one.written}{error.cause[len(beginning) :]} {error.remedy}"
-    return explain(SettingError(_DOOR_NAMES.sub(lambda match: _place(match[0], found), str(error))))
+def as_written(error: PeltonError, found: Mapping[str, Given]) -> str:
+    """The error's text with settings as their user wrote them: with the value that they set in full, others by name."""
+    written = {_shown(one): one.written for one in found.values()}
+    exact = [re.escape(text) + r"(?![\w.])" for text in sorted(written, key=len, reverse=True)]
+    long = "|".join(name for name in SETTINGS if "_" in name)
+    names = rf"(?P<name>{'|'.join(SETTINGS)})(?P<is>=(?=\S))|(?P<bare>{long})(?![\w/-])"
+
+    def as_user(match: "re.Match[str]") -> str:
+        if match[0] in written:
+            return written[match[0]]
+        name = match["name"] or match["bare"]
+        place = found[name].origin if name in found else SETTINGS[name].flag
+        if not place.startswith(("-", PREFIX)):
+            key = SETTINGS[name].flag.removeprefix("--")
+            key = key if match.start() else f"{place}: {key}"  # what an error begins with is told with its file
+            return f"{key}: " if match["is"] else key
+        return place + ("=" if place.startswith(PREFIX) else " ") if match["is"] else place
+
+    return re.sub(rf"(?<![\w/.-])(?:{'|'.join([*exact, names])})", as_user, str(error))
 
 
-def _place(name: str, found: Mapping[str, Given]) -> str:
-    return found[name].origin if name in found else SETTINGS[name].flag
-
-
-_DOOR_NAMES = re.compile(
-    r"\b(?:{})\b".format("|".join(name for name, setting in SETTINGS.items() if setting.door and "_" in name))
-)
+def _shown(one: Given) -> str:
+    """How errors write the setting."""
+    value = list(one.value) if isinstance(one.value, tuple) else one.value
+    return f"{one.setting.name}={value!r}"

@@ -1,14 +1,16 @@
 """Settings in sections: each part of the engine is handed its own section and nothing else.
 
-Validated here, never changed later. Names of techniques are looked up by whoever starts them.
+Validated here, never changed later. Names of techniques are looked up by whoever starts them. What is said of a
+setting that there is not is decided here too, for every door.
 """
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 
 from pelton.core.errors import SettingError
-from pelton.core.params import MAX_SEED, whole
+from pelton.core.params import MAX_SEED, real, whole
 
 DTYPES = ("auto", "bfloat16", "float32")
 GENERATION = ("auto", "none", "vllm")
@@ -16,13 +18,90 @@ BLOCK_TOKENS = 32
 MOST_THREADS = 1024
 MOST_SEQS = 1 << 16  # arrays of the runner have a line for each
 MOST_TOKENS = 1 << 20  # of one step; its memory is proportional
+MOST_CONTEXT_COST = 1.0
+LIKE = 0.75  # names at least so much alike (difflib's ratio) are taken for a slip of the fingers
+
+# Settings of other engines (by vLLM's names, where it has them) that are not here, by the reason why.
+_REASONS: Mapping[str, str] = {
+    "this version runs on one machine, with one process that computes": (
+        "tensor_parallel_size pipeline_parallel_size data_parallel_size enable_expert_parallel enable_eplb "
+        "distributed_executor_backend kv_transfer_config kv_events_config"
+    ),
+    "one process answers HTTP, and it is not what limits the speed": "api_server_count",
+    "this version computes on the CPU alone": (
+        "device n_gpu_layers gpu_layers cpu_offload_gb enforce_eager compilation_config cudagraph_capture_sizes "
+        "optimization_level performance_mode attention_backend async_scheduling kv_offloading_backend "
+        "kv_offloading_size"
+    ),
+    "nothing is fetched from the Hugging Face Hub; a model is a folder, a .gguf file or a package": (
+        "hf_token revision code_revision tokenizer_revision"
+    ),
+    "what is fetched goes into the cache, which the variable PELTON_CACHE moves": "download_dir",
+    "the model's files say it themselves": (
+        "load_format config_format hf_config_path hf_overrides tokenizer_mode runner convert model_impl pooler_config"
+    ),
+    "no code of a model is ever run": "trust_remote_code",
+    "weights are computed with as the file has them": "quantization",
+    "text goes in and comes out: there is always a tokenizer": "skip_tokenizer_init",
+    "speculative decoding comes with a later version": (
+        "speculative_config spec_method spec_model spec_tokens num_speculative_tokens"
+    ),
+    "LoRA comes with a later version": "enable_lora lora_modules max_loras max_lora_rank max_cpu_loras",
+    "tool calls come with a later version": (
+        "enable_auto_tool_choice tool_call_parser tool_parser_plugin tool_server tool_strict_level "
+        "exclude_tools_when_tool_choice_none"
+    ),
+    "separate reasoning comes with a later version": "reasoning_parser",
+    "grammars come with a later version": "structured_outputs_config guided_decoding_backend",
+    "pictures come with a later version": "limit_mm_per_prompt mm_processor_kwargs",
+    "log-probabilities are always those of the raw logits, with at most 20 alternatives": (
+        "logprobs_mode max_logprobs"
+    ),
+    "a request has fields of its own that change the logits": "logits_processors",
+    "prefixes are always compared whole": "prefix_caching_hash_algo",
+    "/metrics tells it without being asked": (
+        "collect_detailed_traces enable_log_stats disable_log_stats enable_mfu_metrics enable_per_request_metrics "
+        "enable_server_load_tracking kv_cache_metrics show_hidden_metrics_for_version"
+    ),
+    "answers always tell their numbers of tokens": "enable_prompt_tokens_details",
+}
+# Those with a counterpart: setting -> ours for the same purpose, and how the two differ.
+_COUNTERPARTS: Mapping[str, tuple[str, str]] = {
+    "gpu_memory_utilization": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
+    "mem_fraction_static": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
+    "swap_space": ("kv_cache_memory_bytes", "nothing is moved to other memory"),
+    "kv_cache_dtype": ("kv_codec", "dtype decides the size of a cached number"),
+    "max_num_queued_tokens": ("max_num_queued_reqs", "the queue is counted in requests"),
+    "max_num_partial_prefills": ("long_prefill_token_threshold", "any number of prompts share a step"),
+    "max_long_partial_prefills": ("long_prefill_token_threshold", "any number of prompts share a step"),
+}
+_WHY = {name: reason for reason, names in _REASONS.items() for name in names.split()}
+ELSEWHERE = (*_WHY, *_COUNTERPARTS)
+
+
+def why_not(name: str) -> tuple[str, str]:
+    """Of a setting of another engine: why it is not here, and ours for the same purpose ("": none).
+
+    KeyError for others. `name` in Python's spelling.
+    """
+    if name in _COUNTERPARTS:
+        ours, reason = _COUNTERPARTS[name]
+        return reason, ours
+    return _WHY[name], ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that `name` is a slip of; "" where none is so much alike."""
+    near = get_close_matches(name, list(known), n=1, cutoff=LIKE)
+    return near[0] if near else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSection:
     """Which model and in which arithmetic. dtype auto and bfloat16: matrix inputs and KV in bf16, sums in fp32.
 
-    `max_model_len` None: the model's own, or as much of it as the KV memory holds ("auto" and -1 say the same).
+    `max_model_len` None: the model's own, or as much of it as the KV memory holds, of which a note is made ("auto" and
+    -1 say the same).
     `generation_config`: "auto" takes the model's recommendations for sampling, "none" (or "vllm") ignores them;
     `override_generation_config` is a JSON table of fields that win over them.
     """
@@ -38,7 +117,9 @@ class ModelSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSection:
-    """KV memory. `kv_cache_memory_bytes` None: chosen from max_num_seqs, the context length and free memory.
+    """KV memory. `kv_cache_memory_bytes` None (and no `num_blocks`, which says the same in blocks): the least of four
+    times what max_num_seqs requests of full length fill (once without prefix caching), a fourth of the free memory, and
+    4 GiB.
 
     `kv_codec`: how keys and values are stored. `enable_prefix_caching`: blocks of requests that are over stay for those
     that begin alike; `prefix_cache_tokens` caps what is kept so (None: all the memory that nobody else needs).
@@ -54,12 +135,18 @@ class CacheSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSection:
-    """How many requests and tokens share a step. `max_num_queued_reqs`: most that may wait; 0: any number."""
+    """How many requests and tokens share a step. `max_num_queued_reqs`: most that may wait; 0: any number.
+
+    `context_cost`: what attending to one earlier token costs, in work of a token that has none. A prompt's tokens count
+    so much more towards max_num_batched_tokens the further in they are, so that a step takes no longer for standing in
+    a long prompt. None: by the model's own arithmetic; 0: tokens count alike.
+    """
 
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 512
     long_prefill_token_threshold: int = 0
     max_num_queued_reqs: int = 0
+    context_cost: float | None = None
     scheduling_policy: str = "fcfs"
 
 
@@ -99,14 +186,21 @@ def resolve(model: str | os.PathLike[str], settings: dict[str, object]) -> Engin
             section, kind = kinds[name]
             grouped[section][name] = _typed(name, value, kind)
         else:
-            near = get_close_matches(name, [*kinds, "seed"], n=1)
-            raise SettingError(
-                f"Unknown setting {name!r}.", f"Did you mean {near[0]!r}?" if near else "See the documentation."
-            )
+            raise _unknown(name, [*kinds, "seed"])
     built = {name: kind(**grouped[name]) for name, kind in sections.items()}
     config = EngineConfig(**built, seed=seed)  # type: ignore[arg-type]
     _check(config)
     return config
+
+
+def _unknown(name: str, known: list[str]) -> SettingError:
+    if name in ELSEWHERE:
+        reason, ours = why_not(name)
+        remedy = f"What is there for it: {ours}." if ours else "Leave it out."
+        return SettingError(f"{name} is not supported here: {reason}.", remedy)
+    near = nearest(name, known)
+    hint = f"Did you mean {near!r}?" if near else f"There are: {', '.join(known)}."
+    return SettingError(f"Unknown setting {name!r}.", hint)
 
 
 def _typed(name: str, value: object, kind: object) -> object:
@@ -115,6 +209,11 @@ def _typed(name: str, value: object, kind: object) -> object:
         return None
     if name == "max_model_len" and value in ("auto", -1, "-1"):
         return None
+    if kind == float | None:
+        value = None if value is None else real(value)
+        if value is not None and not 0 <= value <= MOST_CONTEXT_COST:
+            raise SettingError(f"{name}={value!r} cannot work.", f"It must be from 0 to {MOST_CONTEXT_COST:g}.")
+        return value
     if kind is bool:
         if not isinstance(value, bool):
             raise SettingError(f"{name}={value!r} cannot work.", "It must be True or False.")
@@ -146,6 +245,12 @@ def _check(config: EngineConfig) -> None:
     need(model.generation_config in GENERATION, "generation_config", model.generation_config, ", ".join(GENERATION))
     between("kv_cache_memory_bytes", cache.kv_cache_memory_bytes, 1, None)
     between("num_blocks", cache.num_blocks, 1, None)
+    if cache.kv_cache_memory_bytes is not None and cache.num_blocks is not None:
+        raise SettingError(
+            f"kv_cache_memory_bytes={cache.kv_cache_memory_bytes} and num_blocks={cache.num_blocks} both say how large "
+            "the KV cache is.",
+            "Give one of them.",
+        )
     between("prefix_cache_tokens", cache.prefix_cache_tokens, 0, None)
     size = cache.block_size
     need(size == BLOCK_TOKENS, "block_size", size, f"{BLOCK_TOKENS}: the CPU kernels' tile layout fixes it")

@@ -22,13 +22,16 @@ class Counters:
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     """The state after a step, and what the step did. `*_total` count from the engine's start.
 
-    `kv_usage`: share of blocks that requests hold, 0 to 1 (cached blocks nobody uses are free). `kv_waste`: share of
-    the token places in held blocks that hold no token, 0 to 1. Prefix figures are in tokens: asked for, and found (of
-    which `inflight` were still being computed by another request). `step_*` describe the last step alone.
+    `deferred` of the waiting ones lack neither a row nor memory: they wait for what another request is computing, or
+    for room in a step that others filled. `kv_usage`: share of blocks that requests hold, 0 to 1 (cached blocks nobody
+    uses are free). `kv_waste`: share of the token places in held blocks that hold no token, 0 to 1. Prefix figures are
+    in tokens of prompts, each of which counts once: looked up, and found (of which `inflight` were still being computed
+    by another request). `step_*` describe the last step alone.
     """
 
     running: int = 0
     waiting: int = 0
+    deferred: int = 0
     kv_blocks: int = 0
     kv_usage: float = 0.0
     kv_waste: float = 0.0

@@ -9,7 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PREFIX = "PELTON_"
+TEST_PREFIX = "PELTON_TEST_"  # what the test suite reads, and nothing else
+SCRIPTS = ("PELTON_VENV", "PELTON_SLOW_MINUTES", "PELTON_SLOW_DEADLINE", "PELTON_REQUIRE_DATA")  # and what scripts/ do
+API_KEY = "PELTON_API_KEY"  # a setting of the server's that those who ask it read too
 KNOWN = {
+    "PELTON_BENCH_DATA": "folder of the data sets that `pelton bench` builds workloads from, as --data",
     "PELTON_CACHE": "folder for pulled models and derived files (default: ~/.cache/pelton)",
     "PELTON_ISA": "force a CPU path: portable, avx2 or avx512 (default: the best this machine has)",
     "PELTON_THREADS": "number of worker threads (default: allowed cores)",
@@ -33,10 +37,16 @@ def setting_variables(settings: Iterable[str]) -> dict[str, tuple[str, str]]:
     return found
 
 
+def empty_variables(settings: Iterable[str]) -> list[str]:
+    """Variables of those settings that are set to nothing; for some of them that is hardly meant as "not set"."""
+    return [name for name in (PREFIX + setting.upper() for setting in settings) if os.environ.get(name) == ""]
+
+
 def unknown_variables(settings: Iterable[str]) -> list[str]:
-    """Variables that are set and start with PELTON_, and that are neither KNOWN nor one of the settings'."""
+    """Variables that are set, start with PELTON_, and are neither KNOWN, nor a setting's, nor the tests' and scripts'."""
     read = {*KNOWN, *(PREFIX + setting.upper() for setting in settings)}
-    return sorted(name for name, value in os.environ.items() if name.startswith(PREFIX) and value and name not in read)
+    names = (name for name, value in os.environ.items() if name.startswith(PREFIX) and value and name not in read)
+    return sorted(name for name in names if not name.startswith(TEST_PREFIX) and name not in SCRIPTS)
 
 
 def cache_folder() -> Path:

@@ -42,12 +42,16 @@ class RequestPreempted(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class RequestFinished(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A request is over. `reason`: stop, length, abort or error; `stop_token`: the id that ended it, if one did."""
+    """A request is over. `reason`: stop, length, abort or error; `stop_token`: the id that ended it, if one did.
+
+    `code`: of an `error` that is the request's own fault, as in RequestError.
+    """
 
     request_id: str
     reason: str
     stop_token: int | None = None
     error: str | None = None
+    code: str | None = None
 
 
 Event = TokensGenerated | PromptScored | RequestScheduled | RequestPreempted | RequestFinished

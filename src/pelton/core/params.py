@@ -15,6 +15,8 @@ MAX_SEED = 2**64 - 1
 MAX_LOGPROBS = 20
 MAX_N = 1024
 MAX_BIAS = 100.0
+MAX_TEXTS = 256  # of stop or bad_words: building the search, and the tokens a bad word bans, cost time for each
+MAX_TEXTS_CHARS = 1 << 14  # in all of them together
 MAX_REPETITION = 1e4
 DRAWING = ("temperature", "top_p", "top_k", "min_p")  # fields that shape what a token is drawn from
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -30,9 +32,10 @@ class SamplingParams:
     temperature 0 is greedy; top_k 0 or -1, top_p 1 and min_p 0 are off. `n` answers share the prompt. `seed` None: a
     fresh one is drawn for the request and reported in its output. `stop` strings end the text before them.
     `repetition_penalty` looks at prompt and answer, presence and frequency at the answer. `logit_bias`: token id ->
-    what is added to its logit. `allowed_token_ids`: no other token is drawn. `bad_words`: texts that are not completed.
-    Before `min_tokens` tokens nothing ends the answer; `max_tokens` 0 computes the prompt alone. `logprobs` n: the
-    drawn token's log-probability and the n most likely ones, from the raw logits; `prompt_logprobs`: of the prompt's.
+    what is added to its logit. `allowed_token_ids`: no other token is drawn. `bad_words`: texts that are not completed;
+    of these and of `stop` there may be MAX_TEXTS. Before `min_tokens` tokens nothing ends the answer; `max_tokens` 0
+    computes the prompt alone. `logprobs` n: the drawn token's log-probability and the n most likely ones, from the raw
+    logits; `prompt_logprobs`: of the prompt's.
     """
 
     n: int = 1
@@ -135,11 +138,16 @@ class SamplingParams:
 
 
 def _texts(name: str, value: object) -> tuple[object, ...]:
-    """Texts as a tuple, one alone among them; RequestError for an empty one and for what is no text."""
+    """Texts as a tuple, one alone among them; RequestError for an empty one, for what is no text, and for too much."""
     texts = _listed(name, value, "texts", single=str)
+    if len(texts) > MAX_TEXTS:
+        raise RequestError(f"{name} has {len(texts)} texts.", f"Give at most {MAX_TEXTS}.", param=name)
     for text in texts:
         if not isinstance(text, str) or not text:
             raise RequestError(f"{name} contains {text!r}.", f"Give non-empty text in {name}.", param=name)
+    size = sum(len(text) for text in texts if isinstance(text, str))
+    if size > MAX_TEXTS_CHARS:
+        raise RequestError(f"{name} has {size} characters.", f"Give at most {MAX_TEXTS_CHARS} in all.", param=name)
     return texts
 
 
@@ -172,6 +180,8 @@ def _biases(value: object) -> dict[int, float]:
                 f"It must be between {-MAX_BIAS:g} and {MAX_BIAS:g}.",
                 param="logit_bias",
             )
+        if token in biases:
+            raise RequestError(f"logit_bias has token {token} twice.", "Give it once.", param="logit_bias")
         biases[token] = number
     return biases
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
-from pelton.core.errors import UnknownNameError
+from pelton.core.errors import BackendError, UnknownNameError
 
 T = TypeVar("T")
 
@@ -36,7 +36,10 @@ class Registry(Generic[T]):
         return iter(self.names())
 
     def get(self, name: str) -> T:
-        """The object registered under `name`; imports its module at first use."""
+        """The object registered under `name`; imports its module at first use.
+
+        BackendError where that needs a package that is not installed.
+        """
         if name in self._loaded:
             return self._loaded[name]
         if name not in self._entries:
@@ -44,7 +47,16 @@ class Registry(Generic[T]):
         if name not in self._entries:
             raise self._unknown(name)
         module, _, attribute = self._entries[name].partition(":")
-        value: T = getattr(importlib.import_module(module), attribute)
+        try:
+            value: T = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package in ("", __name__.partition(".")[0]):
+                raise
+            raise BackendError(
+                f"{self.kind}={name!r} needs {package}, which is not installed.",
+                f"Install it (pip install {package}), or leave the setting out.",
+            ) from error
         self._loaded[name] = value
         return value
 

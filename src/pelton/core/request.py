@@ -83,7 +83,8 @@ class RequestMetrics:
 class RequestOutput:
     """All that is known of a request so far.
 
-    `seed` is the one used, also where none was given. `error` tells a failure.
+    `seed` is the one used, also where none was given. `error` tells a failure, `error_code` one by the request's own
+    fault, as in RequestError.
     """
 
     request_id: str
@@ -96,3 +97,4 @@ class RequestOutput:
     num_cached_tokens: int = 0
     error: str | None = None
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    error_code: str | None = None

@@ -4,10 +4,14 @@ Invariant: nothing given out is part of a stop string that the text then complet
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
+
+NONE = -1
+KEPT = 4  # automatons: the answers of a call have the same stop strings
 
 
 class StopStrings:
-    """Searches several stop strings in a text that arrives in pieces, each character once (Knuth-Morris-Pratt).
+    """Searches several stop strings in a text that arrives in pieces, at a cost that does not depend on their number.
 
     The stop string that ends first wins, of those that end together the first in the list. With `include` the text
     given out ends with the stop string, else before it.
@@ -18,8 +22,8 @@ class StopStrings:
             raise ValueError("an empty stop string would stop before the first token")
         self._stops = tuple(stops)
         self._include = include
-        self._borders = [_borders(stop) for stop in self._stops]
-        self._matched = [0] * len(self._stops)
+        self._automaton = _automaton(self._stops)
+        self._state = 0
         self._held = ""
         self._found: str | None = None
 
@@ -31,48 +35,83 @@ class StopStrings:
         """
         if self._found is not None:
             return "", self._found
-        if not self._stops:
+        automaton, state = self._automaton, self._state
+        if not state and automaton.begins.isdisjoint(delta):
             return delta, None
         text = self._held + delta
         for place, char in enumerate(delta, len(self._held) + 1):
-            self._found = self._step(char, ends)
-            if self._found is not None:
+            state = automaton.after(state, char)
+            ended = automaton.ended[state]
+            if ended != NONE and ends:
+                self._found = self._stops[ended]
                 self._held = ""
                 return text[: place if self._include else place - len(self._found)], self._found
-        safe = len(text) - max(self._matched)
+        self._state = state
+        safe = len(text) - automaton.begun[state]
         self._held = text[safe:]
         return text[:safe], None
 
     def finish(self) -> str:
         """What is still held back; nothing after a stop string."""
         text, self._held = self._held, ""
-        self._matched = [0] * len(self._stops)
+        self._state = 0
         return text
 
-    def _step(self, char: str, ends: bool) -> str | None:
-        """Advance all matches by one character; the first stop string of the list that is now complete."""
-        found = None
-        for index, stop in enumerate(self._stops):
-            length = self._matched[index]
-            while length and stop[length] != char:
-                length = self._borders[index][length - 1]
-            length += stop[length] == char
-            if length == len(stop):
-                if ends:
-                    found = found or stop
-                else:
-                    length = self._borders[index][-1]
-            self._matched[index] = length
-        return found
+
+class _Automaton:
+    """A state is the longest end of the text that begins a stop string; state 0 is none (Aho and Corasick, CACM 1975).
+
+    `begins`: first characters of stop strings. For each state `ended`: the first stop string of the list that ends
+    there, or NONE; `begun`: characters of the longest end that is the beginning, and not all, of a stop string.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._next: list[dict[str, int]] = [{}]
+        self._shorter = [0]
+        self.ended = [NONE]
+        self.begun = [0]
+        for number, stop in enumerate(stops):
+            self._add(stop, number)
+        self._link()
+        self.begins = frozenset(self._next[0])
+
+    def after(self, state: int, char: str) -> int:
+        """The state behind one more character; a walk to shorter ends costs no more than what came before it."""
+        following = self._next
+        while char not in following[state]:
+            if not state:
+                return 0
+            state = self._shorter[state]
+        return following[state][char]
+
+    def _add(self, stop: str, number: int) -> None:
+        state = 0
+        for depth, char in enumerate(stop, 1):
+            following = self._next[state].get(char)
+            if following is None:
+                following = self._next[state][char] = len(self._next)
+                self._next.append({})
+                self._shorter.append(0)
+                self.ended.append(NONE)
+                self.begun.append(depth)
+            state = following
+        if self.ended[state] == NONE:
+            self.ended[state] = number
+
+    def _link(self) -> None:
+        """Each state's next shorter end, shorter states first; what holds of that one holds of the state too."""
+        states = list(self._next[0].values())
+        for state in states:
+            shorter = self._shorter[state]
+            if not self._next[state]:
+                self.begun[state] = self.begun[shorter]
+            ends = [number for number in (self.ended[state], self.ended[shorter]) if number != NONE]
+            self.ended[state] = min(ends, default=NONE)
+            for char, following in self._next[state].items():
+                self._shorter[following] = self.after(shorter, char)
+                states.append(following)
 
 
-def _borders(pattern: str) -> list[int]:
-    """For each prefix of `pattern` the length of its longest proper prefix that is also its suffix."""
-    borders = [0] * len(pattern)
-    length = 0
-    for place in range(1, len(pattern)):
-        while length and pattern[length] != pattern[place]:
-            length = borders[length - 1]
-        length += pattern[length] == pattern[place]
-        borders[place] = length
-    return borders
+@lru_cache(KEPT)
+def _automaton(stops: tuple[str, ...]) -> _Automaton:
+    return _Automaton(stops)

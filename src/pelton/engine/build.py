@@ -19,7 +19,7 @@ from pelton.core.needs import Claim
 from pelton.engine.capacity import CacheDemand, CacheSize, size_cache
 from pelton.engine.engine import Engine
 from pelton.engine.front import Front, build_front
-from pelton.engine.needs import chosen_needs
+from pelton.engine.needs import check_names, chosen_needs
 from pelton.engine.prompts import PromptLimits, RequestMaker
 from pelton.engine.report import Phases, StartReport
 from pelton.engine.session import Session
@@ -27,6 +27,7 @@ from pelton.kv import KV_CODECS
 from pelton.kv.codec import UNCODED, KVCodec
 from pelton.kv.pool import BlockPool
 from pelton.models import build_module, config_notes
+from pelton.program.costs import context_cost
 from pelton.program.module import Module
 from pelton.program.passes import run_passes
 from pelton.quant import SCHEMES, scheme_name
@@ -145,6 +146,7 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             module = run_passes(build_module(checkpoint))
             scheme = scheme_name(module.storages.values())
             refuse_conflicts(chosen_needs(scheme, config.cache.kv_codec))
+            config = _costed(config, module)
         with phases.phase("compile"):
             executable = _compile(chosen.backend, module, config)
             opened.callback(executable.close)
@@ -167,8 +169,18 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
         )
 
 
+def _costed(config: EngineConfig, module: Module) -> EngineConfig:
+    """With the model's own context_cost, where none is set."""
+    if config.schedule.context_cost is not None:
+        return config
+    return replace(config, schedule=replace(config.schedule, context_cost=context_cost(module)))
+
+
 def _choose(config: EngineConfig) -> _Chosen:
-    """UnknownNameError for a name that no registry has; BackendError for a codec that no kernel knows."""
+    """UnknownNameError for a name that no registry has; BackendError for a codec that no kernel knows, and for a
+    backend whose packages are not installed.
+    """
+    check_names(config)
     backend = config.backend.backend
     codec = KV_CODECS.get(config.cache.kv_codec)()
     chosen = _Chosen(BACKENDS.get(backend)(), codec, ORDERS.get(config.schedule.scheduling_policy)())

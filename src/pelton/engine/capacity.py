@@ -3,6 +3,7 @@
 Invariant: one request of `max_model_len` tokens always fits in the blocks, so every request that is let in can end.
 """
 
+import math
 from dataclasses import dataclass
 
 from pelton.core.config import CacheSection
@@ -68,9 +69,9 @@ def size_cache(cache: CacheSection, demand: CacheDemand) -> CacheSize:
         usable = min(filled, _default(demand) if asked is None else asked)
     if usable < 1:
         raise CapacityError(
-            f"The KV cache has room for no block: one takes {demand.block_bytes} bytes, and one more is reserved.",
-            f"Set kv_cache_memory_bytes to at least {2 * demand.block_bytes}"
-            + (f"; {demand.free_memory} bytes are free." if demand.free_memory else "."),
+            f"The KV cache has room for no block: one takes {least(demand.block_bytes)}, and one more is reserved.",
+            f"Set kv_cache_memory_bytes to at least {least(2 * demand.block_bytes)}"
+            + (f"; {most(demand.free_memory)} are free." if demand.free_memory else "."),
         )
     if asked is not None:
         _expect_free(cache, demand, usable)
@@ -82,11 +83,22 @@ def size_cache(cache: CacheSection, demand: CacheDemand) -> CacheSize:
         raise CapacityError(
             f"max_model_len={length} needs {need} KV blocks ({demand.mib(need):.1f} MiB), and the cache has {usable} "
             f"({demand.mib(usable):.1f} MiB).",
-            f"Set max_model_len={fits} (or auto), or kv_cache_memory_bytes={(need + 1) * demand.block_bytes}.",
+            f"Set max_model_len={fits} (or auto), or kv_cache_memory_bytes to at least "
+            f"{least((need + 1) * demand.block_bytes)}.",
         )
     size = f"{demand.mib(usable):.1f} MiB"
     note = f"max_model_len is {fits} and not the model's {length}: the KV cache of {size} holds no more"
     return CacheSize(usable + 1, fits, (note,))
+
+
+def least(size: int) -> str:
+    """So many bytes for people, never less than they are."""
+    return f"{math.ceil(size * 10 / MIB) / 10:.1f} MiB"
+
+
+def most(size: int) -> str:
+    """So many bytes for people, never more than they are."""
+    return f"{size * 10 // MIB / 10:.1f} MiB"
 
 
 def _asked(cache: CacheSection, demand: CacheDemand) -> int | None:
@@ -124,8 +136,9 @@ def _expect_free(cache: CacheSection, demand: CacheDemand, usable: int) -> None:
     if not free or (usable + 1) * demand.block_bytes <= free:
         return
     name, value = _setting(cache)
-    fits = free // demand.block_bytes - 1 if name == "num_blocks" else free
+    blocks = free // demand.block_bytes - 1
+    fits = str(blocks) if name == "num_blocks" else most(free)
     raise CapacityError(
-        f"{name}={value} takes {demand.mib(usable):.1f} MiB, and {free / MIB:.1f} MiB of memory are free.",
-        f"Set {name} to at most {fits}." if fits > 0 else "Free some memory, or take a smaller model.",
+        f"{name}={value} takes {demand.mib(usable):.1f} MiB, and {most(free)} of memory are free.",
+        f"Set {name} to at most {fits}." if blocks > 0 else "Free some memory, or take a smaller model.",
     )

@@ -16,6 +16,7 @@ from pelton.core.params import SamplingParams
 from pelton.engine.prompts import PromptLimits, RequestMaker
 from pelton.sampling.effective import Defaults, defaults_of, effective, overrides_of
 from pelton.sampling.recommended import recommendation_notes
+from pelton.schedule import ORDERS
 from pelton.tokenize.chat_template import ChatTemplate, build_chat_template
 from pelton.tokenize.tokenizer import Tokenizer, build_tokenizer
 from pelton.tokenize.vocabulary import check_vocabulary
@@ -58,7 +59,9 @@ class Front:
 
     def maker(self, limits: PromptLimits, clock: Clock) -> RequestMaker:
         """Makes Requests for an engine of these limits, whose clock this is."""
-        return RequestMaker(self.tokenizer, limits, clock, self.config.seed)
+        policy = self.config.schedule.scheduling_policy
+        heeding = () if _heeds_priority(policy) else tuple(name for name in ORDERS if _heeds_priority(name))
+        return RequestMaker(self.tokenizer, limits, clock, self.config.seed, priority_needs=heeding)
 
 
 def build_front(config: EngineConfig, checkpoint: Checkpoint | None = None) -> Front:
@@ -75,6 +78,10 @@ def build_front(config: EngineConfig, checkpoint: Checkpoint | None = None) -> F
         return _front(config, opened, overrides)
     finally:
         opened.close()
+
+
+def _heeds_priority(policy: str) -> bool:
+    return ORDERS.get(policy).heeds_priority
 
 
 def _front(config: EngineConfig, checkpoint: Checkpoint, overrides: Mapping[str, object] | None) -> Front:

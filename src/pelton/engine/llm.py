@@ -91,10 +91,10 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers to one or many prompts (text, {"prompt": text} or {"prompt_token_ids": ids}), in their order.
 
-        `priority`: one for all or one for each, where the order of requests looks at it; smaller is more urgent. Only
-        requests of the same `cache_salt` share the beginnings of their prompts. All prompts are checked before any
-        runs: RequestError names the place of the first bad one. A request that fails later has finish_reason "error"
-        and its error; the others are not affected.
+        `priority`: one for all or one for each; smaller is more urgent. Other than 0 it needs a scheduling_policy that
+        looks at it. Only requests of the same `cache_salt` share the beginnings of their prompts. All prompts are
+        checked before any runs: RequestError names the place of the first bad one. A request that fails later has
+        finish_reason "error" and its error; the others are not affected.
         """
         self._parts.session.refuse_fork()
         params = self._parts.front.default_params if sampling_params is None else sampling_params
@@ -177,7 +177,7 @@ class LLM:
 
     def _run(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
         session = self._parts.session
-        bar = tqdm(total=len(requests), desc="Processed prompts", unit="prompt", disable=not use_tqdm)
+        bar = tqdm(total=len(requests), desc="Processed prompts", unit="prompt", disable=not (use_tqdm and requests))
         try:
             answers = left = session.start(requests)
             while left:

@@ -3,16 +3,28 @@
 It knows registries, no technique. Invariant: a technique is named as "<kind> <name>", so that its setting can be found.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
+from pelton.backends import BACKENDS
 from pelton.constraints import GRAMMARS
 from pelton.core.compat import matrix
+from pelton.core.config import EngineConfig
+from pelton.core.errors import UnknownNameError
 from pelton.core.needs import Needs
 from pelton.core.registry import Registry
 from pelton.kv import KV_CODECS, KV_POLICIES
 from pelton.quant import SCHEMES
 from pelton.sampling import STEPS
+from pelton.schedule import ORDERS
 from pelton.speculate import SPECULATORS
+
+# Settings that name a technique -> the names that there are.
+CHOICES: Mapping[str, Callable[[], list[str]]] = {
+    "backend": BACKENDS.names,
+    "kv_codec": KV_CODECS.names,
+    "scheduling_policy": ORDERS.names,
+}
 
 
 class Declares(Protocol):
@@ -23,6 +35,19 @@ class Declares(Protocol):
 
 
 D = TypeVar("D", bound=Declares)
+
+
+def check_names(config: EngineConfig) -> None:
+    """UnknownNameError naming the setting, if it asks for a technique that no registry has. Imports none of them."""
+    for setting, value in (
+        ("backend", config.backend.backend),
+        ("kv_codec", config.cache.kv_codec),
+        ("scheduling_policy", config.schedule.scheduling_policy),
+    ):
+        known = CHOICES[setting]()
+        if value not in known:
+            what = "one of " if len(known) > 1 else ""
+            raise UnknownNameError(f"{setting}={value!r} cannot work.", f"It must be {what}{', '.join(known)}.")
 
 
 def chosen_needs(scheme: str, codec: str) -> dict[str, Needs]:

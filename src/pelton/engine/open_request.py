@@ -6,9 +6,14 @@ Knows no text. Invariant: `generated` are the tokens that were told, in order.
 from array import array
 from dataclasses import dataclass, field
 
+from pelton.backends.backend import FAULT_NO_TOKEN
 from pelton.core.events import Event, RequestFinished, TokensGenerated
 from pelton.core.plan import RowResult
 from pelton.core.request import Request
+from pelton.engine.prompts import NOTHING_LEFT
+from pelton.runner.runner import FAULTS
+
+NO_TOKEN = FAULTS[FAULT_NO_TOKEN]  # by the request's own wishes; what it computed is good
 
 
 @dataclass(slots=True)
@@ -43,7 +48,8 @@ class OpenRequest:
         """
         request = self.request
         if result.fault is not None:
-            return [RequestFinished(request.request_id, "error", error=result.fault)]
+            own = NOTHING_LEFT if result.fault == NO_TOKEN else None
+            return [RequestFinished(request.request_id, "error", error=result.fault, code=own)]
         if not result.tokens:
             return []
         room = min(request.max_tokens, max_len - len(request.prompt_token_ids)) - len(self.generated)

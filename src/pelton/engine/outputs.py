@@ -145,6 +145,7 @@ class Answer:
         self._tokenizer = tokenizer
         self._cached = 0
         self._error: str | None = None
+        self._error_code: str | None = None
         self._left = len(self.sequences)
         self._told = False
         # Of index 0 there is none: nothing stands before it.
@@ -181,7 +182,8 @@ class Answer:
                     self.metrics.first_token = now
                 met = sequence.take(event, stop_token)
             case RequestFinished():
-                self._error = self._error or event.error
+                if self._error is None:
+                    self._error, self._error_code = event.error, event.code
                 met = sequence.end(event)
             case _:
                 pass
@@ -192,7 +194,7 @@ class Answer:
         """What is unfinished ends as it is, with this error."""
         for sequence in self.sequences.values():
             if not sequence.finished:
-                self._error = error
+                self._error, self._error_code = error, None
                 sequence.end_with("error")
                 self._count(True, now)
 
@@ -219,6 +221,7 @@ class Answer:
             metrics=replace(self.metrics),
             num_cached_tokens=self._cached,
             error=self._error,
+            error_code=self._error_code,
             prompt_logprobs=list(scores) if scores and len(scores) == len(request.prompt_token_ids) else None,
         )
 

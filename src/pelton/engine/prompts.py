@@ -26,6 +26,7 @@ KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 # What a template is given by other ways than chat_template_kwargs ("self" is Jinja's own).
 RESERVED = ("messages", "add_generation_prompt", "continue_final_message", "tools", "self")
 TOO_LONG = "context_length_exceeded"
+NOTHING_LEFT = "no_token_left"  # allowed and banned tokens leave nothing to draw from
 LARGEST_PRIORITY = 1 << 31
 SPARE_TOKENS = 1 << 10
 LONG_TEXT = 1 << 18  # characters from which on tokenising takes longer than seeing that it is in vain
@@ -126,13 +127,25 @@ class PromptLimits:
 
 
 class RequestMaker:
-    """Makes Requests with fresh ids and seeds. `seed`: makes the drawn seeds repeatable; None: from the system."""
+    """Makes Requests with fresh ids and seeds. `seed`: makes the drawn seeds repeatable; None: from the system.
 
-    def __init__(self, tokenizer: Tokenizer, limits: PromptLimits, clock: Clock, seed: int | None) -> None:
+    `priority_needs`: values of scheduling_policy that look at priorities, if the present one does not.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        limits: PromptLimits,
+        clock: Clock,
+        seed: int | None,
+        *,
+        priority_needs: tuple[str, ...] = (),
+    ) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
         self._clock = clock
         self._seeds = seed_source(seed)
+        self._priority_needs = priority_needs
         self._numbers = count()
 
     def make_all(
@@ -163,8 +176,9 @@ class RequestMaker:
     ) -> Request:
         """The Request for one prompt: text (special tokens in it count as such) or token ids.
 
-        `request_id` None: the next number. A smaller `priority` is more urgent, where the order of requests looks at
-        it. RequestError for what cannot run; its code is context_length_exceeded for a prompt that leaves no room.
+        `request_id` None: the next number. A smaller `priority` is more urgent; where the order of requests does not
+        look at it, it has to be 0. RequestError for what cannot run; its code is context_length_exceeded for a prompt
+        that leaves no room.
         """
         if not isinstance(params, SamplingParams):
             raise _no_params("sampling_params", params)
@@ -178,17 +192,19 @@ class RequestMaker:
         salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
         if params.seed is None:
             params = replace(params, seed=fresh_seed(self._seeds))
-        ends = frozenset() if params.ignore_eos else self._limits.end_ids
+        ends = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else self._limits.end_ids)
+        bad_words = self._bad_words(params)
+        _expect_choice(params, ends, bad_words)
         return Request(
             request_id=str(next(self._numbers)) if request_id is None else _well_formed("request_id", request_id),
             prompt_token_ids=ids,
             params=params,
-            stop_token_ids=ends | frozenset(params.stop_ids),
+            stop_token_ids=ends,
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
             arrival=self._clock.now(),
             prompt=text,
-            priority=_priority(priority),
-            bad_word_ids=self._bad_words(params),
+            priority=self._priority(priority),
+            bad_word_ids=bad_words,
             cache_salt=_well_formed("cache_salt", cache_salt if salt is None else salt),
         )
 
@@ -215,6 +231,18 @@ class RequestMaker:
                     )
         for text in params.stop_strings:
             _well_formed("stop", text)
+
+    def _priority(self, value: object) -> int:
+        number = whole(value)
+        if number is None or not -LARGEST_PRIORITY <= number < LARGEST_PRIORITY:
+            raise RequestError(f"priority={value!r} is not a whole number of 32 bits.", param="priority")
+        if number and self._priority_needs:
+            raise RequestError(
+                f"priority={number} would have no effect.",
+                f"Leave it out, or start with --scheduling-policy {' or '.join(self._priority_needs)}.",
+                param="priority",
+            )
+        return number
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         """Each bad word's ids at the start of a text and behind a space: most vocabularies spell the two differently.
@@ -313,6 +341,22 @@ class RequestMaker:
         return token
 
 
+def _expect_choice(params: SamplingParams, ends: frozenset[int], bad_words: tuple[tuple[int, ...], ...]) -> None:
+    """RequestError where the first draw would find no token among the allowed ones; later ones the engine finds out."""
+    if params.allowed_token_ids is None:
+        return
+    banned = {word[0] for word in bad_words if len(word) == 1}
+    if params.min_tokens:
+        banned |= ends
+    if banned.issuperset(params.allowed_token_ids):
+        raise RequestError(
+            "allowed_token_ids has no token that may come first: bad_words or min_tokens exclude all.",
+            "Allow one that neither ends the answer nor is a bad word.",
+            param="allowed_token_ids",
+            code=NOTHING_LEFT,
+        )
+
+
 def _well_formed(name: str, text: object) -> str:
     """The text; RequestError for what is none, or holds half a character, which cannot be sent to another process."""
     if not isinstance(text, str):
@@ -326,13 +370,6 @@ def _well_formed(name: str, text: object) -> str:
             param=name,
         ) from error
     return text
-
-
-def _priority(value: object) -> int:
-    number = whole(value)
-    if number is None or not -LARGEST_PRIORITY <= number < LARGEST_PRIORITY:
-        raise RequestError(f"priority={value!r} is not a whole number of 32 bits.", param="priority")
-    return number
 
 
 def _no_params(name: str, value: object) -> RequestError:

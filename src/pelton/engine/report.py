@@ -65,7 +65,7 @@ class StartReport:
             *([f"weights  {self.weights}"] if self.weights else []),
             f"memory   weights {self.weight_bytes / MIB:.1f} MiB, KV {self.kv_bytes / MIB:.1f} MiB when full, "
             f"activations at most {self.activation_bytes / MIB:.1f} MiB",
-            f"kv       {self.kv_blocks} blocks of {self.block_size} tokens: {self.kv_tokens} tokens, "
+            f"kv       {self.kv_blocks - 1} blocks of {self.block_size} tokens: {self.kv_tokens} tokens, "
             f"at most {self.max_model_len} per request",
             f"room     concurrency: {fits}; max_num_seqs {self.max_num_seqs}",
             f"backend  {self.backend}: {self.isa}, {self.threads} threads",

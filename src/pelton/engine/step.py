@@ -5,7 +5,6 @@ Invariant: lengths and blocks are committed before the step's tokens are told to
 
 from collections.abc import Callable, Mapping
 
-from pelton.backends.backend import FAULT_NO_TOKEN
 from pelton.core.clock import Clock
 from pelton.core.events import (
     Event,
@@ -16,11 +15,10 @@ from pelton.core.events import (
     TokensGenerated,
 )
 from pelton.core.plan import StepPlan
-from pelton.engine.open_request import OpenRequest
-from pelton.runner.runner import FAULTS, Runner
+from pelton.engine.open_request import NO_TOKEN, OpenRequest
+from pelton.runner.runner import Runner
 from pelton.schedule.scheduler import Scheduler
 
-NO_TOKEN = FAULTS[FAULT_NO_TOKEN]  # by the request's own wishes; what it computed is good
 Planned = Callable[[StepPlan | None, float], None]
 
 

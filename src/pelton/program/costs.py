@@ -33,3 +33,12 @@ def total_cost(module: Module, step: StepShape, *, entry: str = "target", exact:
     for item in op_costs(module, step, entry=entry, exact=exact):
         total += item.cost
     return total
+
+
+def context_cost(module: Module) -> float:
+    """FLOPs that each earlier token adds to a token, over those of a token without any (none of its logits wanted)."""
+    last = module.context - 1
+    if not last:
+        return 0.0
+    first, far = (total_cost(module, StepShape(((start, 1),), 0)).flops for start in (0, last))
+    return (far - first) / last / first

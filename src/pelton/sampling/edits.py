@@ -3,9 +3,10 @@
 Knows nothing of why. Invariant: a token has at most one entry, and a change costs the same however many there are.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pelton.backends.backend import ALLOWED, EDIT, SEEN, Float32, Int32, Records
 
@@ -21,11 +22,10 @@ class Edits:
         self._covered: list[tuple[int, np.float32]] = []
         self._hold(np.zeros(ROOM, EDIT))
 
-    def allow(self, tokens: Iterable[int]) -> None:
+    def allow(self, tokens: Collection[int]) -> None:
         """These tokens stay where a record says that only allowed ones do."""
-        for token in tokens:
-            slot = self._slot(token)
-            self._flags[slot] |= ALLOWED
+        slots = self._slots_of(tokens)
+        self._flags[slots] |= ALLOWED
 
     def see(self, tokens: Iterable[int]) -> None:
         """These tokens have occurred, in the prompt or the answer."""
@@ -42,6 +42,11 @@ class Edits:
         """`bias` more for the token's logit, in fp32; -inf is a ban, which no other bias undoes."""
         slot = self._slot(token)
         self._bias[slot] += np.float32(bias)
+
+    def add_all(self, biases: Mapping[int, float]) -> None:
+        """As `add`, of many tokens at once."""
+        slots = self._slots_of(biases)
+        self._bias[slots] += np.fromiter(biases.values(), np.float32, len(biases))
 
     def ban_once(self, token: int) -> None:
         """The token is banned in the next draw, whatever else is said of it."""
@@ -78,6 +83,17 @@ class Edits:
             self._buffer[slot] = (token, 0, 0, 0)
             self._slots[token] = slot
         return slot
+
+    def _slots_of(self, tokens: Collection[int]) -> NDArray[np.int64]:
+        """As `_slot`, for many tokens at once: a request may name the whole vocabulary, for each of its answers."""
+        slots, first = self._slots, len(self._slots)
+        new = [token for token in dict.fromkeys(tokens) if token not in slots]
+        end = first + len(new)
+        self._reserve(end)
+        self._buffer[first:end] = np.zeros((), EDIT)
+        self._buffer["token"][first:end] = new
+        slots.update(zip(new, range(first, end), strict=True))
+        return np.fromiter(map(slots.__getitem__, tokens), np.int64, len(tokens))
 
     def _reserve(self, entries: int) -> None:
         if entries > len(self._buffer):

@@ -4,6 +4,7 @@ Invariant: a row enters once, with a place for each of its tokens.
 """
 
 from dataclasses import dataclass, field
+from math import ceil, sqrt
 
 from pelton.core.plan import Admission, RowPlan, StateOp, StepPlan
 from pelton.kv.prefix import Node
@@ -12,13 +13,16 @@ from pelton.schedule.tracked import Start, Tracked
 
 @dataclass(slots=True)
 class Draft:
-    """`decodes`: running requests still to be planned that need one token. `cap`: most tokens of one request, 0 for any
+    """`budget`: work left, in tokens that see no others; a prompt's token at index i costs 1 + context_cost x i of it.
+
+    `decodes`: running requests still to be planned that need one token. `cap`: most tokens of one request, 0 for any
     number. `entered`: nodes this step computes. `spent`: blocks to give back once nothing more is handed out.
     """
 
     budget: int
     cap: int
     decodes: int
+    context_cost: float = 0.0
     rows: list[RowPlan] = field(default_factory=list)
     admitted: list[Admission] = field(default_factory=list)
     new_blocks: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
@@ -27,9 +31,26 @@ class Draft:
     entered: list[Node] = field(default_factory=list)
     spent: list[tuple[int, ...]] = field(default_factory=list)
 
-    def cut(self, remaining: int, share: int) -> int:
-        """How many of its `remaining` tokens a request computes if `share` of the budget may go to it."""
-        return min(remaining, share, self.cap or share)
+    def cut(self, start: int, remaining: int, share: int) -> int:
+        """How many of its `remaining` tokens from index `start` a request computes if `share` of the budget may go to
+        it: at least one, where share is, so that everybody gets on.
+        """
+        most = min(remaining, share, self.cap or share)
+        if most < 2 or not self.context_cost:
+            return most
+        # The largest count with count x first + count (count - 1) / 2 x context_cost <= share.
+        first, half = 1 + self.context_cost * start, self.context_cost / 2
+        slope = first - half
+        return max(1, min(most, int((sqrt(slope * slope + 4 * half * share) - slope) / (2 * half))))
+
+    def _charge(self, start: int, count: int) -> int:
+        """What `count` tokens from index `start` take from the budget. A single one is never refused for its context,
+        and what decodes still need is theirs.
+        """
+        if count < 2 or not self.context_cost:
+            return count
+        work = count * (1 + self.context_cost * (start + (count - 1) / 2))
+        return max(count, min(ceil(work), self.budget - self.decodes))
 
     def reserve(self, request: Tracked, count: int) -> bool:
         """Blocks for the request's next `count` tokens; False (nothing changed) where too few are available."""
@@ -59,7 +80,7 @@ class Draft:
         assert request.row is not None
         start, asked = request.computed, request.asked
         end = start + count
-        self.budget -= count
+        self.budget -= self._charge(start, count)
         scored = max(0, min(end, asked.prompt - 1) - start) if asked.scored else 0
         self.rows.append(RowPlan(request.row, start, count, 0, end == request.total, scored))
         if request.table.fills(end) and (keys := request.gives) is not None:

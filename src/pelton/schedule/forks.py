@@ -63,10 +63,17 @@ class Forks:
             self._part(family)
 
     def over(self, request: Tracked) -> None:
-        """A request ended or is not to be trusted: who still waits for its prompt goes on alone, and so does it."""
+        """A request ended: who still waits for its prompt goes on alone, and so does it."""
         family = self._by_parent.get(request)
         if family is not None and not family.blocks:
             self._part(family)
+        self._blocks.release(self.leave(request))
+
+    def distrust(self, request: Tracked) -> None:
+        """What a request computed is not to be trusted: nobody begins with it any more, whoever holds it."""
+        family = self._by_parent.get(request)
+        if family is not None:
+            self._blocks.release(self._part(family))
         self._blocks.release(self.leave(request))
 
     def leave(self, child: Tracked) -> tuple[int, ...]:
@@ -88,6 +95,11 @@ class Forks:
         for family in helping if force else sorted(helping, key=lambda family: family.parent.rank)[-1:]:
             self._blocks.release(self._part(family))
         return bool(helping)
+
+    @property
+    def deferred(self) -> int:
+        """Children whose prompt is still being computed."""
+        return sum(len(family.children) for family in self._by_parent.values() if not family.blocks)
 
     def waste(self) -> int:
         """Token places without a token in blocks that only families hold."""

@@ -32,6 +32,7 @@ class Planner:
             budget=limits.max_num_batched_tokens,
             cap=limits.long_prefill_token_threshold,
             decodes=sum(request.total - request.computed == 1 for request in self._places.running),
+            context_cost=limits.context_cost or 0.0,
         )
         self._continue_running(draft)
         # What was taken away is not given to another at once.
@@ -65,7 +66,8 @@ class Planner:
             remaining = request.total - request.computed
             decodes = remaining == 1
             draft.decodes -= decodes
-            count = draft.cut(remaining, draft.budget if decodes else draft.budget - draft.decodes)
+            share = draft.budget if decodes else draft.budget - draft.decodes
+            count = draft.cut(request.computed, remaining, share)
             while count and not draft.reserve(request, count):
                 if self._forks.give_back():
                     continue
@@ -122,7 +124,7 @@ class Planner:
             self._sharing.began(request, start)
         else:
             draft.spent.append(self._forks.leave(request))
-        count = draft.cut(request.total - start.cached, draft.budget)
+        count = draft.cut(start.cached, request.total - start.cached, draft.budget)
         self._places.run(request)
         reserved = draft.admit(request, start, count)
         assert reserved, f"{request.request_id}: {self._blocks.available} blocks available, {promised} promised"

@@ -6,6 +6,7 @@ computed only once the step that fills it is committed, or in that very step.
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from pelton.core.config import CacheSection, ScheduleSection
 from pelton.core.counters import EngineStats
@@ -21,6 +22,18 @@ from pelton.schedule.places import Places
 from pelton.schedule.planner import Planner
 from pelton.schedule.sharing import Sharing
 from pelton.schedule.tracked import NewRequest, Tracked
+
+
+@dataclass(slots=True)
+class _Figures:
+    """Counts since the start, and how many waited for room in a step or for another request when the last was planned:
+    those whose wait ends with that step are among them.
+    """
+
+    added: int = 0
+    computed: int = 0
+    copied: int = 0
+    deferred: int = 0
 
 
 class Scheduler:
@@ -51,7 +64,7 @@ class Scheduler:
         self._places = Places(limits.max_num_seqs)
         self._planner = Planner(order, self._places, self._blocks, self._forks, self._sharing)
         self._requests: dict[str, Tracked] = {}
-        self._totals: Counter[str] = Counter()
+        self._figures = _Figures()
         self._lost: list[str] = []
         self._open: tuple[Draft, StepPlan] | None = None
 
@@ -63,13 +76,13 @@ class Scheduler:
         """
         self._refuse(request)
         parent = self._requests.get(request.parent) if request.parent is not None else None
-        number = self._totals["added"]
+        number = self._figures.added
         # Behind all with a smaller rank than the parent's, before all with a greater one.
         rank = self._order.rank(request, number) if parent is None else (*parent.rank, number)
         tracked = Tracked(request, number, rank, BlockTable(self._blocks), total=request.prompt)
         if parent is not None:
             self._forks.join(tracked, parent)
-        self._totals["added"] += 1
+        self._figures.added += 1
         self._requests[request.request_id] = tracked
         self._places.wait(tracked)
 
@@ -118,7 +131,7 @@ class Scheduler:
         request = self._places.at(row)
         assert request is not None, f"nobody runs in row {row}"
         self._blocks.poison(request.table.blocks[request.shared :])
-        self._forks.over(request)
+        self._forks.distrust(request)
         if request.private or not (request.shared or request.copied):
             return False
         tree, shared = self._blocks.tree, request.table.blocks[: request.shared]
@@ -140,6 +153,9 @@ class Scheduler:
         if self._open is not None:
             self._abandon(*self._open)
         draft = self._planner.draft(self.limits)
+        step_is_full = self._places.free_rows and not draft.budget and not draft.preempted
+        waits = self._forks.deferred + self._sharing.deferred
+        self._figures.deferred = self.num_waiting if step_is_full else waits
         self.preempted, self._lost = (*self._lost, *draft.preempted), []
         if not draft.rows:
             assert not self._requests, f"no progress with {self.num_running} running and {self.num_waiting} waiting"
@@ -154,8 +170,8 @@ class Scheduler:
         draft, self._open = self._open[0], None
         for node in draft.entered:
             node.computed = True
-        self._totals["computed"] += sum(row.count for row in plan.rows)
-        self._totals["copied"] += len(draft.copies)
+        self._figures.computed += sum(row.count for row in plan.rows)
+        self._figures.copied += len(draft.copies)
         for row in plan.rows:
             request = self._places.at(row.row)
             if request is None:
@@ -205,6 +221,7 @@ class Scheduler:
         return EngineStats(
             running=self.num_running,
             waiting=self.num_waiting,
+            deferred=min(self._figures.deferred, self.num_waiting),
             kv_blocks=blocks.total,
             kv_usage=held / blocks.total,
             kv_waste=(empty + self._forks.waste()) / (held * blocks.block_size) if held else 0.0,
@@ -214,8 +231,8 @@ class Scheduler:
             prefix_inflight_total=self._sharing.in_flight,
             prefix_evictions_total=tree.evictions if tree is not None else 0,
             preemptions_total=self._planner.preemptions,
-            copied_blocks_total=self._totals["copied"],
-            computed_tokens_total=self._totals["computed"],
+            copied_blocks_total=self._figures.copied,
+            computed_tokens_total=self._figures.computed,
         )
 
     def check(self) -> None:

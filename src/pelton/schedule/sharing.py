@@ -28,7 +28,9 @@ class _Wait:
 
 
 class Sharing:
-    """Figures in tokens: `asked` for by requests that began, `found`, of which `in_flight` were just being computed."""
+    """Figures in tokens of prompts: `asked` for by requests that began, `found`, of which `in_flight` were just being
+    computed. A prompt counts once, however often its request begins again and however many answers it has.
+    """
 
     def __init__(self, blocks: Blocks) -> None:
         self.asked = 0
@@ -36,6 +38,12 @@ class Sharing:
         self.in_flight = 0
         self._blocks = blocks
         self._waits: dict[Tracked, _Wait] = {}
+        self._counted: set[Tracked] = set()
+
+    @property
+    def deferred(self) -> int:
+        """Requests that wait for what another one is about to compute."""
+        return sum(wait.lasts for wait in self._waits.values())
 
     def start(self, request: Tracked, running: Sequence[Tracked]) -> Start | None:
         """With what a request begins; None: it waits for blocks that one of `running` is about to compute.
@@ -64,14 +72,18 @@ class Sharing:
     def began(self, request: Tracked, start: Start) -> None:
         """A request that asked begins with what it found."""
         self._waits.pop(request, None)
-        if request.takes is not None and self._blocks.tree is not None:
-            self.asked += request.total
+        if request.takes is None or self._blocks.tree is None or request.asked.parent is not None:
+            return
+        if request not in self._counted:
+            self._counted.add(request)
+            self.asked += request.asked.prompt
             self.found += start.cached
             self.in_flight += start.in_flight
 
     def over(self, request: Tracked) -> None:
         """A request ended."""
         self._waits.pop(request, None)
+        self._counted.discard(request)
 
     def _ahead(self, node: Node, keys: BlockKeys, depth: int, running: Sequence[Tracked]) -> Tracked | None:
         """Who will compute the block behind `node` that the keys name."""

@@ -107,9 +107,20 @@ def _of_starlette(error: HTTPException) -> HttpError:
     messages = {
         404: "This server has no such path.",
         405: "This path does not take that method.",
+        408: f"The request came too slowly. {error.detail}",
         413: f"The body is too large. {error.detail}",
+        414: f"The URL is too long. {error.detail}",
+        431: f"The headers are too large. {error.detail}",
     }
-    codes = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+    codes = {
+        400: "invalid_http",
+        404: "not_found",
+        405: "method_not_allowed",
+        408: "request_too_slow",
+        413: "body_too_large",
+        414: "url_too_long",
+        431: "headers_too_large",
+    }
     made = _made(
         status,
         messages.get(status, error.detail),

@@ -6,7 +6,9 @@ It accepts nothing. Invariant: a Unix socket's file is gone once it is closed, u
 import contextlib
 import errno
 import os
+import resource
 import socket
+import ssl
 import stat
 from dataclasses import dataclass
 
@@ -14,6 +16,8 @@ from pelton.core.errors import SettingError
 from pelton.serve.settings import ServeSettings
 
 BACKLOG = 2048
+MOST_DESCRIPTORS = 1 << 16
+RESERVED_DESCRIPTORS = 64  # for what is no connection
 SOCKET_MODE = 0o660  # its owner and group may connect
 _FORBIDDEN = ~SOCKET_MODE & 0o777
 
@@ -38,6 +42,7 @@ class Listening:
 
 def listen(settings: ServeSettings) -> Listening:
     """The socket of the settings; SettingError that says why it cannot be had, and by which setting."""
+    _check_tls(settings)
     if settings.uds is not None:
         return _listen_on_file(settings.uds)
     host, port = settings.host, settings.port
@@ -57,6 +62,46 @@ def listen(settings: ServeSettings) -> Listening:
     scheme = "https" if settings.ssl_certfile else "http"
     shown = f"[{host}]" if ":" in host else host
     return Listening(opened, f"{scheme}://{shown}:{opened.getsockname()[1]}")
+
+
+def connections_at_most() -> int:
+    """Connections that may be open at once, so that files and another engine process can be opened still.
+
+    The process may open as many descriptors as the system lets it from now on, and not just as many as usual.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    most = MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MOST_DESCRIPTORS)
+    return max(1, most - len(os.listdir("/proc/self/fd")) - min(RESERVED_DESCRIPTORS, most // 3))
+
+
+def _check_tls(settings: ServeSettings) -> None:
+    """SettingError for files that HTTPS cannot be spoken with."""
+    certificate, key = settings.ssl_certfile, settings.ssl_keyfile
+    if certificate is None or key is None:
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(certificate)
+    except OSError as error:
+        why = _reason(error, "it holds none that can be read")
+        raise SettingError(f"ssl_certfile={certificate!r} is no certificate: {why}.", "Give a PEM file.") from error
+    try:
+        context.load_cert_chain(certificate, key, password=lambda: "")  # it must not ask for one
+    except OSError as error:
+        raise SettingError(
+            f"ssl_keyfile={key!r} cannot be used: {_reason(error, 'it holds no key that can be read')}.",
+            "Give the certificate's key, as a PEM file without a password.",
+        ) from error
+
+
+def _reason(error: OSError, unknown: str) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason.lower().replace("_", " ") if error.reason else unknown
+    return error.strerror or str(error)
 
 
 def _refused(error: OSError, host: str, port: int) -> SettingError:

@@ -49,6 +49,8 @@ GETS = {
     "/version": "Version of the server",
     "/metrics": "Metrics in Prometheus' text form",
     "/load": "Answers in the making",
+    "/openapi.json": "This document",
+    "/": "Where to go from here",
 }
 
 

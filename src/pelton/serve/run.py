@@ -23,8 +23,9 @@ from pelton.core.params import DRAWING, SamplingParams
 from pelton.engine.process.client import AsyncEngine
 from pelton.sampling.effective import GENERAL, Effective, effective
 from pelton.serve.app import create_app
-from pelton.serve.listening import Listening
+from pelton.serve.listening import Listening, connections_at_most
 from pelton.serve.metrics import Metrics
+from pelton.serve.protocol import Bounds
 from pelton.serve.settings import ServeSettings
 
 KEEP_ALIVE_SECONDS = 60
@@ -78,6 +79,8 @@ class Server:
         try:
             await asyncio.wait((start, asked, web), return_when=asyncio.FIRST_COMPLETED)
             if not start.done():
+                if web.done():
+                    web.result()
                 return False
             start.result()
         finally:
@@ -145,12 +148,15 @@ def _web_config(app: object, settings: ServeSettings) -> uvicorn.Config:
     logs = copy.deepcopy(LOGGING_CONFIG)
     for handler in logs["handlers"].values():
         handler["stream"] = "ext://sys.stderr"
+    bounds = Bounds(settings.max_head_bytes, settings.client_timeout, connections_at_most())
+    for formatter in logs["formatters"].values():
+        formatter["fmt"] = f"%(asctime)s {formatter['fmt']}"
     level = "debug" if settings.log_level == "trace" else settings.log_level
     logs["loggers"]["pelton"] = {"handlers": ["default"], "level": level.upper(), "propagate": False}
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
         loop="none",  # it runs in ours
-        http="httptools",
+        http=bounds.protocol(),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=logs,

@@ -1,11 +1,12 @@
 """Service: what the routes share. It makes a body into engine requests off the loop where that takes long.
 
-Invariant: of several requests of one call all are in the engine, or none.
+Invariant: a call never waits for one whose body is much longer.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
@@ -23,7 +24,10 @@ from pelton.serve.metrics import Metrics
 from pelton.serve.settings import ServeSettings
 
 LOG = logging.getLogger("pelton.serve")
-LONG_BODY = 1 << 15  # bytes from which on reading and tokenising would hold up other streams noticeably
+DRAWN, ROOM = "drawn", "room"
+# Bytes from which on reading and tokenising would hold up other streams: a body takes about 0.4 ms for each 1000.
+SHORT_BODY = 1 << 11
+LONG_BODY = 1 << 16  # and from which on it would hold up those of usual size
 Made = TypeVar("Made")
 
 
@@ -36,8 +40,6 @@ class OpenAnswer(Protocol):
     def __aiter__(self) -> AsyncIterator[StreamPiece]: ...
 
     async def output(self) -> RequestOutput: ...
-
-    def abort(self) -> None: ...
 
     async def aclose(self) -> None: ...
 
@@ -65,7 +67,7 @@ class ServedEngine(Protocol):
     @property
     def requests(self) -> RequestMaker: ...
 
-    def submit(self, request: Request) -> OpenAnswer: ...
+    def submit_all(self, requests: Sequence[Request]) -> Sequence[OpenAnswer]: ...
 
     async def reset_prefix_cache(self) -> bool: ...
 
@@ -105,7 +107,8 @@ class Service:
         self.settings = settings
         self.metrics = metrics
         self.fingerprint = f"pelton-{__version__}"
-        self._in_threads = 0
+        self.created = unix_time()
+        self._threads: dict[str, ThreadPoolExecutor] = {}
 
     @property
     def running(self) -> bool:
@@ -122,7 +125,8 @@ class Service:
         if self.engine.draining:
             raise AnswerAbortedError("The server is shutting down.", "Send the request again later.")
         if not self.running:
-            raise EngineDeadError(f"The engine is {self.engine.state}.", "Ask again in a few seconds.")
+            later = "Ask again in a few seconds." if self.engine.state != "stopped" else "The server ends."
+            raise EngineDeadError(f"The engine is {self.engine.state}.", later)
 
     def model_name(self, given: str | None) -> str:
         """The name to answer with. RequestError for an unknown name, and see expect_running."""
@@ -139,32 +143,22 @@ class Service:
         return given
 
     async def prepare(self, make: Callable[[bytes], Made], raw: bytes) -> Made:
-        """make(raw): here if it is quick, in a thread if it may take long.
+        """make(raw): here if it is quick, else in a thread, one body after the other of about its length.
 
-        While a long one runs, short ones go to threads too: it may hold the tokenizer's lock.
+        A template of the client's own may run for ever, so these only wait for their like.
         """
-        # A template of the client's own may take any time.
-        slow = len(raw) >= LONG_BODY or self._in_threads > 0 or b'"chat_template"' in raw
-        if not slow:
+        if b'"chat_template"' in raw:
+            return await self._in_thread("template", make, raw)
+        if len(raw) < SHORT_BODY:
             return make(raw)
-        self._in_threads += 1
-        try:
-            return await asyncio.to_thread(make, raw)
-        finally:
-            self._in_threads -= 1
+        return await self._in_thread("body" if len(raw) < LONG_BODY else "long-body", make, raw)
 
-    def submit(self, call: Call) -> list[OpenAnswer]:
-        """All requests of the call into the engine; PeltonError and none of them, if one is not taken."""
-        answers: list[OpenAnswer] = []
-        taken = False
-        try:
-            answers += [self.engine.submit(request) for request in call.requests]
-            taken = True
-        finally:
-            if not taken:
-                for answer in answers:
-                    answer.abort()
-        return answers
+    async def _in_thread(self, name: str, make: Callable[[bytes], Made], raw: bytes) -> Made:
+        """make(raw) in the one thread of this name. They are few: more would take turns at the same locks."""
+        thread = self._threads.get(name)
+        if thread is None:
+            thread = self._threads[name] = ThreadPoolExecutor(1, thread_name_prefix=f"pelton-{name}")
+        return await asyncio.get_running_loop().run_in_executor(thread, make, raw)
 
     def log(self, request_id: str, call: Call) -> None:
         """One line per call, if that is wanted."""
@@ -174,15 +168,31 @@ class Service:
                 request_id,
                 len(call.requests),
                 [len(request.prompt_token_ids) for request in call.requests],
-                explained(call.effective),
+                explained(call.effective, call.requests),
             )
 
 
-def explained(effective: Effective) -> dict[str, dict[str, object]]:
-    """Each sampling value in use, and where it came from."""
-    return {
-        name: {"value": getattr(effective.params, name), "origin": origin} for name, origin in effective.origins.items()
+def explained(effective: Effective, requests: Sequence[Request]) -> dict[str, dict[str, object]]:
+    """Each sampling value in use, and where it came from: what differs between requests as a list of one for each.
+
+    Origins are those of Effective, DRAWN of a seed that was not given, and ROOM of a max_tokens that is all that fits.
+    """
+    params = effective.params
+    told: dict[str, dict[str, object]] = {
+        name: {"value": getattr(params, name), "origin": origin} for name, origin in effective.origins.items()
     }
+    told["seed"]["value"] = _one_or_each([request.params.seed for request in requests])
+    if params.seed is None:
+        told["seed"]["origin"] = DRAWN
+    rooms = [request.max_tokens for request in requests]
+    told["max_tokens"]["value"] = _one_or_each(rooms)
+    if any(room != params.max_tokens for room in rooms):
+        told["max_tokens"]["origin"] = ROOM
+    return told
+
+
+def _one_or_each(values: Sequence[object]) -> object:
+    return values[0] if len(set(values)) == 1 else values
 
 
 def unix_time() -> int:

@@ -11,6 +11,8 @@ from pelton.core.errors import SettingError
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 MAX_BODY_BYTES = 64 << 20
+MAX_HEAD_BYTES = 64 << 10
+LEAST_HEAD_BYTES = 1 << 10
 MOST_SECONDS = 1e6
 
 
@@ -22,9 +24,12 @@ class ServeSettings:
     it is open. `served_model_names`: names that requests may use, the first is told in answers; none: the model as it
     was given. `sse_keep_alive_interval`: seconds between comments on a silent stream, 0: none. `shutdown_timeout`:
     seconds that open requests get to end after SIGTERM. `strict`: unknown fields of a request are refused.
-    `max_body_bytes`: larger bodies are refused. `trust_request_chat_template`: requests may bring a template, which is
+    `max_body_bytes`, `max_head_bytes`: larger bodies, and URLs and headers together, are refused.
+    `client_timeout`: seconds that a client may take for a request's head, and be silent in its body; 0: any time.
+    `trust_request_chat_template`: requests may bring a template, which is
     a program. `allowed_origins`: of browsers ("*": any); none: no CORS headers.
-    `watchdog_timeout`: seconds without a sign of life after which the engine counts as hanging.
+    `watchdog_timeout`: seconds without a sign of life after which the engine counts as hanging, or more where its steps
+    are long (docs/processes.md).
     """
 
     host: str = "127.0.0.1"
@@ -45,6 +50,8 @@ class ServeSettings:
     watchdog_timeout: float = 120.0
     strict: bool = False
     max_body_bytes: int = MAX_BODY_BYTES
+    max_head_bytes: int = MAX_HEAD_BYTES
+    client_timeout: float = 30.0
     trust_request_chat_template: bool = False
 
     def __post_init__(self) -> None:
@@ -65,12 +72,15 @@ class ServeSettings:
         for name, seconds in (
             ("sse_keep_alive_interval", self.sse_keep_alive_interval),
             ("shutdown_timeout", self.shutdown_timeout),
+            ("client_timeout", self.client_timeout),
         ):
             _need(math.isfinite(seconds) and 0 <= seconds <= MOST_SECONDS, name, seconds, "seconds, 0 or more")
         timeout = self.watchdog_timeout
         _need(math.isfinite(timeout) and 0 < timeout <= MOST_SECONDS, "watchdog_timeout", timeout, "seconds above 0")
         _need(self.log_level in LOG_LEVELS, "log_level", self.log_level, "one of " + ", ".join(LOG_LEVELS))
         _need(self.max_body_bytes >= 1, "max_body_bytes", self.max_body_bytes, "at least 1")
+        least = self.max_head_bytes
+        _need(least >= LEAST_HEAD_BYTES, "max_head_bytes", least, f"at least {LEAST_HEAD_BYTES}")
         self._check_ssl()
 
     def _check_ssl(self) -> None:

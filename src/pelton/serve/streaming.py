@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from starlette.types import Receive, Scope, Send
 
-from pelton.core.errors import EngineDeadError, PeltonError
+from pelton.core.errors import EngineDeadError, PeltonError, RequestError
 from pelton.core.request import RequestOutput
 from pelton.engine.outputs import Answer, StreamPiece
 from pelton.serve.errors import AnswerAbortedError, AnswerFailedError, http_error
@@ -31,7 +31,7 @@ class Reply:
         self._call = call
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answers = self._service.submit(self._call)
+        answers = self._service.engine.submit_all(self._call.requests)
         work = self._stream(answers, send) if self._call.stream else self._whole(answers, send)
         try:
             await done_before_client_leaves(work, receive)
@@ -44,7 +44,7 @@ class Reply:
         for output in outputs:
             for completion in output.outputs:
                 if completion.finish_reason in _FAILED:
-                    raise self._failure(completion.finish_reason, output.error)
+                    raise self._failure(completion.finish_reason, output)
         body = self._call.writer.whole(outputs)
         headers = [*self._headers(b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -75,18 +75,23 @@ class Reply:
             async for place, piece in pieces:
                 answer: Answer = answers[place].answer
                 if piece.finish_reason in _FAILED:
-                    raise self._failure(piece.finish_reason, answer.output().error)
+                    raise self._failure(piece.finish_reason, answer.output())
                 if piece.output is not None:
                     outputs[place] = piece.output
                 await events.send(writer.piece(place, piece, answer))
         return [outputs[place] for place in range(len(answers))]
 
-    def _failure(self, reason: str | None, error: str | None) -> PeltonError:
+    def _failure(self, reason: str | None, output: RequestOutput) -> PeltonError:
         if reason == "abort":
             return AnswerAbortedError("The request was ended: the server shuts down.", "Send it again later.")
+        error = output.error or "The engine could not finish this answer."
+        if output.error_code is not None:
+            return RequestError(error, code=output.error_code)
+        if self._service.engine.draining:
+            return AnswerAbortedError(error, "The server shuts down; send the request again later.")
         if not self._service.running:
-            return EngineDeadError(error or "The engine is gone.", "Send the request again in a few seconds.")
-        return AnswerFailedError(error or "The engine could not finish this answer.")
+            return EngineDeadError(error, "Send the request again in a few seconds.")
+        return AnswerFailedError(error)
 
     def _headers(self, kind: bytes) -> list[tuple[bytes, bytes]]:
         headers = [(b"content-type", kind)]

@@ -6,7 +6,6 @@ Invariant: decode(ids) is the UTF-8 text of the joined token_bytes of ids, malfo
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from typing import Protocol
 
 import tokenizers
@@ -32,8 +31,8 @@ class Tokenizer:
     def __init__(self, inner: tokenizers.Tokenizer, *, bos_id: int | None = None, add_bos: bool | None = None) -> None:
         inner.no_truncation()
         inner.no_padding()
+        inner.encode_special_tokens = False
         self._inner = inner
-        self._lock = Lock()
         spelling = spelling_of(section(inner.decoder))
         self._to_bytes = spelling.to_bytes
         self.strips_leading_space = spelling.strips_leading_space
@@ -43,6 +42,13 @@ class Tokenizer:
         self._bytes: dict[int, bytes | None] = {}
         self.bos_id = bos_id
         self.add_bos = bos_id is not None and (self._starts_with(bos_id) if add_bos is None else add_bos)
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        """The same, but special tokens are text to it: one object could not be both for two threads at once."""
+        plain = tokenizers.Tokenizer.from_str(self._inner.to_str())
+        plain.encode_special_tokens = True
+        return plain
 
     @cached_property
     def longest_token_bytes(self) -> int | None:
@@ -65,12 +71,11 @@ class Tokenizer:
                 "Send well-formed Unicode text.",
                 param=param,
             ) from error
-        with self._lock:
-            self._inner.encode_special_tokens = not special
-            if len(text) < _LONG_TEXT:
-                ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
-            else:  # a batch is encoded without the interpreter's lock, so that other threads go on meanwhile
-                ids = self._inner.encode_batch([text], add_special_tokens=False)[0].ids
+        inner = self._inner if special else self._plain
+        if len(text) < _LONG_TEXT:
+            ids: list[int] = inner.encode(text, add_special_tokens=False).ids
+        else:  # a batch is encoded without the interpreter's lock, so that other threads go on meanwhile
+            ids = inner.encode_batch([text], add_special_tokens=False)[0].ids
         return ids
 
     def encode_prompt(self, text: str, *, special: bool = False, param: str = "prompt") -> list[int]:

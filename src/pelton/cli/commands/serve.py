@@ -11,19 +11,20 @@ import click
 
 from pelton.checkpoint.pull import pull
 from pelton.cli import sources
-from pelton.cli.foreign_flags import ALIASES, ALWAYS_ON
-from pelton.cli.options import choose_model, debug_option
+from pelton.cli.foreign_flags import ALIASES, ALWAYS_ON, foreign
+from pelton.cli.options import CHOOSING, Choosing, choose_model, debug_option, wants_debug
 from pelton.cli.serve_flags import SETTINGS, Kind, Setting
 from pelton.cli.sources import FLAGS, Found
 from pelton.cli.terminal import Failed, say, say_notes
 from pelton.core.clock import SystemClock
 from pelton.core.environment import setting_variables
-from pelton.core.errors import SettingError
+from pelton.core.errors import BackendError, CapacityError, SettingError
 from pelton.serve.listening import listen
 from pelton.serve.run import run
 
 METAVARS = {
     Kind.TEXT: "TEXT",
+    Kind.WORD: "TEXT",
     Kind.WHOLE: "INTEGER",
     Kind.NUMBER: "NUMBER",
     Kind.SIZE: "SIZE",
@@ -41,7 +42,7 @@ class ServeCommand(click.Command):
         words = [_hyphens(word) for word in args]
         words = self._spread(words)
         for word in words:
-            if why := sources.foreign(word.partition("=")[0]):
+            if why := foreign(word.partition("=")[0]):
                 raise click.UsageError(why, ctx)
         try:
             return super().parse_args(ctx, words)
@@ -97,7 +98,8 @@ def _option(setting: Setting) -> click.Option:
     names = [flag, "-m"] if setting.name == "model" else [flag]
     several = setting.kind is Kind.SEVERAL
     metavar = METAVARS[setting.kind]
-    return click.Option([*names, setting.name], multiple=several, metavar=metavar, help=setting.help)
+    kind = Choosing if setting.name in CHOOSING else click.Option
+    return kind([*names, setting.name], multiple=several, metavar=metavar, help=setting.help)
 
 
 def _alias_option(flag: str) -> click.Option:
@@ -148,12 +150,13 @@ def serve(model_argument: str | None, config: str | None, verbose: bool, **flags
         for one in found.values():
             say(f"setting  {one.setting.name}: {one.written}")
     try:
-        listening = listen(door)
-    except SettingError as error:
+        with closing(listen(door)) as listening:
+            path = pull(model, progress=True)
+            run(replace(engine, model=replace(engine.model, model=str(path))), door, listening, say, began)
+    except (SettingError, CapacityError, BackendError) as error:
+        if wants_debug(click.get_current_context()):
+            raise
         raise Failed(sources.as_written(error, found)) from error
-    with closing(listening):
-        path = pull(model, progress=True)
-        run(replace(engine, model=replace(engine.model, model=str(path))), door, listening, say, began)
 
 
 def _found(flags: Mapping[str, object], config: str | None) -> tuple[Found, list[str]]:
@@ -165,8 +168,9 @@ def _found(flags: Mapping[str, object], config: str | None) -> tuple[Found, list
         wanted = flags[_param(flag)]
         if wanted is not None:
             notes.append(sources.always_on(flag, bool(wanted), flag if wanted else f"--no-{flag.removeprefix('--')}"))
-    file = config or setting_variables(["config"]).get("config", ("", ""))[1]
-    written, more = sources.from_file(file) if file else ({}, [])
+    variable, file = setting_variables(["config"]).get("config", ("", ""))
+    asked = f"--config {config}" if config else f"{variable}={file}"
+    written, more = sources.from_file(config or file, asked) if config or file else ({}, [])
     return {**written, **variables, **mine}, [*notes, *more]
 
 

@@ -1,6 +1,9 @@
 """`pelton verify`: whether a model's answers stay the same to the bit, however the engine arrives at them."""
 
 import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,17 +12,19 @@ import click
 from pelton.checkpoint.pull import pull
 from pelton.cli.options import (
     ENGINE_HELP,
+    Choosing,
     Flags,
     choose_model,
     debug_option,
     explain,
     max_tokens_option,
     model_options,
-    parse_size,
+    written_size,
 )
 from pelton.cli.terminal import Status, decode_text, emit, shows_progress
 from pelton.core.config import DTYPES, EngineConfig, resolve
-from pelton.core.errors import SettingError
+from pelton.core.errors import CapacityError, CheckpointError, RequestError, SettingError
+from pelton.engine.needs import check_names
 from pelton.measure.verify.start import Ready, start
 from pelton.measure.verify.verify import Extent, verify
 
@@ -27,6 +32,12 @@ MAX_TOKENS = 24
 SCHEDULES = 50
 FAILED = 1
 SETTINGS = ("dtype", "backend", "threads", "tokenizer", "kv_codec", "kv_cache_memory_bytes")
+
+
+def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no number of minutes.", ctx, param)
+    return value
 
 
 @click.command("verify")
@@ -42,17 +53,27 @@ SETTINGS = ("dtype", "backend", "threads", "tokenizer", "kv_codec", "kv_cache_me
     type=click.IntRange(min=1),
     help=f"How many schedules are run [{SCHEDULES}; with --minutes: as many as fit].",
 )
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Begin no schedule after so many minutes.")
-@click.option("--only", type=click.IntRange(min=0), metavar="K", help="Run schedule K alone, as a report named it.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    callback=_finite,
+    help="Begin no schedule after so many minutes.",
+)
+@click.option(
+    "--only",
+    type=click.IntRange(min=0),
+    metavar="K",
+    help="Run schedule K alone, as a report named it; without --schedules and --minutes.",
+)
 @max_tokens_option(MAX_TOKENS, "Tokens of each answer.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draws the schedules.")
 @click.option("--dtype", type=click.Choice(DTYPES), help=ENGINE_HELP["dtype"])
-@click.option("--backend", help=ENGINE_HELP["backend"])
+@click.option("--backend", cls=Choosing, help=ENGINE_HELP["backend"])
 @click.option("--threads", type=int, help=ENGINE_HELP["threads"])
 @click.option("--tokenizer", help=ENGINE_HELP["tokenizer"])
-@click.option("--kv-codec", help=ENGINE_HELP["kv_codec"])
+@click.option("--kv-codec", cls=Choosing, help=ENGINE_HELP["kv_codec"])
 @click.option(
-    "--kv-cache-memory-bytes", type=parse_size, metavar="SIZE", help="Memory for keys and values [what it takes]."
+    "--kv-cache-memory-bytes", type=written_size, metavar="SIZE", help="Memory for keys and values [what it takes]."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was found as one JSON object.")
 @debug_option
@@ -65,10 +86,10 @@ def verify_model(model: str | None, model_flag: str | None, as_json: bool, **fla
     or if something that was to be tried did not happen.
     """
     reference = choose_model(model, model_flag)
-    config = _config(reference, flags)
+    extent, config = _extent(flags), _config(reference, flags)
     ready = _ready(config, flags)
     try:
-        report = verify(ready.rig, ready.cases, _extent(flags), seed=_whole(flags["seed"]), progress=shows_progress())
+        report = verify(ready.rig, ready.cases, extent, seed=_whole(flags["seed"]), progress=shows_progress())
     finally:
         ready.close()
     if as_json:
@@ -88,7 +109,9 @@ def verify_model(model: str | None, model_flag: str | None, as_json: bool, **fla
 def _config(reference: str, flags: Flags) -> EngineConfig:
     settings = {name: flags[name] for name in SETTINGS if flags.get(name) is not None}
     try:
-        return resolve(reference, settings)
+        config = resolve(reference, settings)
+        check_names(config)
+        return config
     except SettingError as error:
         raise click.UsageError(explain(error)) from error
 
@@ -99,12 +122,38 @@ def _ready(config: EngineConfig, flags: Flags) -> Ready:
     if file is not None:
         lines = decode_text(Path(str(file)).read_bytes(), f"--prompts {file}").split("\n")
     fetched = replace(config, model=replace(config.model, model=str(path)))
-    with Status(f"loading {path.name} ..."):
+    with _naming(flags), Status(f"loading {path.name} ..."):
         return start(fetched, max_tokens=_whole(flags["max_tokens"]), lines=lines, source=f"--prompts {file}")
+
+
+@contextmanager
+def _naming(flags: Flags) -> Iterator[None]:
+    """Errors about what a flag asks for say which one."""
+    tokenizer, length = flags["tokenizer"], flags["max_tokens"]
+    try:
+        yield
+    except CheckpointError as error:
+        if tokenizer is None or str(tokenizer) not in error.cause:
+            raise
+        raise CheckpointError(f"--tokenizer {tokenizer}: {error.cause}", error.remedy) from error
+    except CapacityError as error:
+        if flags["kv_cache_memory_bytes"] is not None:
+            raise
+        cause = f"--max-tokens {length} needs more memory than there is."
+        raise CapacityError(cause, "Set a smaller one, or --kv-cache-memory-bytes.") from error
+    except RequestError as error:
+        if error.param != "max_tokens":
+            raise
+        raise RequestError(
+            error.cause.replace(f"max_tokens={length}", f"--max-tokens {length}"), error.remedy
+        ) from error
 
 
 def _extent(flags: Flags) -> Extent:
     schedules, minutes, only = flags["schedules"], flags["minutes"], flags["only"]
+    for name, value in (("--schedules", schedules), ("--minutes", minutes)):
+        if only is not None and value is not None:
+            raise click.UsageError(f"--only {only} runs that schedule alone. Leave {name} {value:g} out.")
     if schedules is None and minutes is None:
         schedules = SCHEDULES
     return Extent(schedules, minutes, only)  # type: ignore[arg-type]

@@ -6,10 +6,11 @@ comes of one that was aborted is never taken for news of a later request of the 
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pelton.core.clock import Clock
+from pelton.core.errors import RequestError
 from pelton.core.events import Event, RequestFinished, RequestScheduled
 from pelton.core.request import Request
 from pelton.engine.outputs import Answer, Answers
@@ -47,14 +48,21 @@ class Books:
         """Whether the engine is to tell the end of some sequence."""
         return bool(self._sequences or self._leaving)
 
-    def start(self, request: Request) -> Mailbox:
-        """A mailbox for the request's answer; RequestError for an id in use."""
-        mailbox = Mailbox(self._answers.start(request))
-        self._open[request.request_id] = mailbox
-        for sequence in mailbox.answer.sequences:
-            self._sequences[sequence] = mailbox
-        self.idle.clear()
-        return mailbox
+    def start(self, requests: Sequence[Request]) -> list[Mailbox]:
+        """A mailbox for the answer to each; RequestError for an id in use, and then none of them is open."""
+        mailboxes: list[Mailbox] = []
+        try:
+            for request in requests:
+                mailboxes.append(Mailbox(self._answers.start(request)))
+        except RequestError:
+            for mailbox in mailboxes:
+                self._answers.drop(mailbox.answer.request.request_id)
+            raise
+        for mailbox in mailboxes:
+            self._open[mailbox.answer.request.request_id] = mailbox
+            self._sequences |= dict.fromkeys(mailbox.answer.sequences, mailbox)
+            self.idle.clear()
+        return mailboxes
 
     def take(self, step: Step) -> Taken:
         """All events of a step; each reader is woken once. If taking them in breaks, all answers fail: none hangs."""

@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import cast
 
 from pelton.core.environment import child_environment
@@ -32,26 +33,27 @@ class Launcher:
         self._module = module
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pelton-launcher")
 
-    def start(self, theirs: socket.socket, memory: int) -> "asyncio.Future[subprocess.Popen[bytes]]":
-        """A process that has the socket and the memory; here they get closed."""
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._start, theirs, memory)
+    def start(self, theirs: int, memory: int, given: ExitStack) -> "Future[subprocess.Popen[bytes]]":
+        """A process that has the socket and the memory, by descriptor; `given` closes them here, however it goes."""
+        try:
+            return self._thread.submit(self._start, theirs, memory, given)
+        except RuntimeError:
+            given.close()
+            raise
 
     def close(self) -> None:
         """Processes that still run are killed."""
         self._thread.shutdown(wait=False)
 
-    def _start(self, theirs: socket.socket, memory: int) -> "subprocess.Popen[bytes]":
+    def _start(self, theirs: int, memory: int, given: ExitStack) -> "subprocess.Popen[bytes]":
         path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-        try:
+        with given:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", self._module, str(theirs.fileno()), str(memory)],
-                pass_fds=(theirs.fileno(), memory),
+                [sys.executable, "-P", "-m", self._module, str(theirs), str(memory)],
+                pass_fds=(theirs, memory),
                 stdin=subprocess.DEVNULL,
                 env=child_environment(PYTHONPATH=path),
             )
-        finally:
-            theirs.close()
-            os.close(memory)
 
 
 class Connection(asyncio.Protocol):
@@ -103,22 +105,12 @@ class Child:
     async def launch(cls, launcher: Launcher, receive: Receive, ended: Callable[["Child"], None]) -> "Child":
         """A process and the other end of its socket. EngineDeadError where none can be started."""
         child = cls(receive, ended)
-        ours, theirs = socket.socketpair()
-        memory = shared_memory()
-        child._flight = FlightRecord(memory)
-        starting = launcher.start(theirs, memory)
-        try:
-            child._process = await asyncio.shield(starting)
-            await child._loop.create_unix_connection(lambda: child._connection, sock=ours)
-        except OSError as error:
-            ours.close()
-            raise EngineDeadError(f"The engine process cannot be started: {error}.") from error
-        except asyncio.CancelledError:
-            ours.close()
-            starting.add_done_callback(_discard)
-            raise
-        child._watched = os.pidfd_open(child._process.pid)
-        child._loop.add_reader(child._watched, child._exited)
+        with ExitStack() as undo:
+            try:
+                await child._start(launcher, undo)
+            except (OSError, RuntimeError) as error:  # a limit of the system: files, memory, processes, threads
+                raise EngineDeadError(f"The engine process cannot be started: {error}.") from error
+            undo.pop_all()
         return child
 
     @property
@@ -146,6 +138,29 @@ class Child:
         """Lets go of what is left of a process that has ended."""
         self._flight.close()
 
+    async def _start(self, launcher: Launcher, undo: ExitStack) -> None:
+        """The parts of `launch`, each with what undoes it where a later one fails."""
+        with ExitStack() as given:
+            ours, theirs = socket.socketpair()
+            undo.callback(ours.close)
+            given.callback(theirs.close)
+            memory = shared_memory()
+            given.callback(os.close, memory)
+            self._flight = FlightRecord(memory)
+            undo.callback(self._flight.close)
+            starting = launcher.start(theirs.fileno(), memory, given.pop_all())
+        try:
+            self._process = await asyncio.shield(asyncio.wrap_future(starting))
+        except asyncio.CancelledError:  # the launcher's thread sees to it, also if the loop ends meanwhile
+            starting.add_done_callback(_discard)
+            raise
+        undo.callback(_end, self._process)
+        self._watched = os.pidfd_open(self._process.pid)
+        undo.callback(os.close, self._watched)
+        await self._loop.create_unix_connection(lambda: self._connection, sock=ours)
+        undo.callback(self._connection.cut)
+        self._loop.add_reader(self._watched, self._exited)
+
     def _cut_off(self) -> None:
         if self.code is None:
             # It has nothing to say any more. One that does not end by itself now is of no use.
@@ -167,8 +182,12 @@ class Child:
             self._ended(self)
 
 
-def _discard(starting: "asyncio.Future[subprocess.Popen[bytes]]") -> None:
+def _discard(starting: "Future[subprocess.Popen[bytes]]") -> None:
     """Ends a process that nobody waits for any more."""
-    if not starting.cancelled() and starting.exception() is None:
-        starting.result().kill()
-        starting.result().wait()
+    if starting.exception() is None:
+        _end(starting.result())
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()

@@ -5,6 +5,7 @@ It speaks of requests only; HTTP is the business of `serve`. Invariant: once `cl
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pelton.core.clock import Clock, SystemClock
@@ -89,13 +90,17 @@ class AsyncEngine:
             raise
 
     def submit(self, request: Request) -> AsyncAnswer:
-        """The request joins the engine, behind those submitted before. Never blocks.
+        """As submit_all, for one."""
+        return self.submit_all((request,))[0]
+
+    def submit_all(self, requests: Sequence[Request]) -> list[AsyncAnswer]:
+        """The requests of one call join the engine, behind those submitted before: all of them, or none. Never blocks.
 
         OverloadedError where too many wait already, EngineDeadError while there is no engine to join, RequestError for
         an id in use.
         """
         if self._desk is not None and self.state == "running" and not self.draining:
-            return self._desk.submit(request)
+            return self._desk.submit(requests)
         self._audience.rejected("draining" if self.draining else self.state)
         if self.draining:
             raise EngineDeadError("No more requests are taken.", "The server is about to end.")

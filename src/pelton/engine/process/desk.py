@@ -6,7 +6,7 @@ with its answer, as aborted, or with an error.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Protocol
 
@@ -53,7 +53,7 @@ class Observer(Protocol):
     def on_restart(self) -> None: ...
 
     def on_rejected(self, reason: str) -> None:
-        """A request was not taken: max_num_queued_reqs, or what the engine is doing: restarting, draining, ..."""
+        """A call was not taken: max_num_queued_reqs, or what the engine is doing: restarting, draining, ..."""
         ...
 
 
@@ -113,22 +113,20 @@ class Desk:
         """Whether the engine is to say something."""
         return self.books.busy or bool(self._resets)
 
-    def submit(self, request: Request) -> AsyncAnswer:
-        """The request is on its way; with an OverloadedError or RequestError nothing is."""
-        names = tuple(sequence.request_id for sequence in request.children())
+    def submit(self, requests: Sequence[Request]) -> list[AsyncAnswer]:
+        """All requests of a call are on their way; with an OverloadedError or RequestError none of them is."""
+        messages = [_joining(request) for request in requests]
+        sequences = sum(request.params.n for request in requests)
         try:
-            message = encode(Add(WireRequest.of(request), names))
-        except (UnicodeEncodeError, OverflowError) as error:
-            raise RequestError(f"The request cannot be sent to the engine process: {error}.") from error
-        try:
-            self._limit.check(len(names))
+            self._limit.check(sequences)
         except OverloadedError:
             self._audience.rejected(QUEUE_FULL)
             raise
-        mailbox = self.books.start(request)
-        self._limit.sent(len(names))
-        self._send(message)
-        return AsyncAnswer(mailbox, self._abort)
+        mailboxes = self.books.start(requests)
+        self._limit.sent(sequences)
+        for message in messages:
+            self._send(message)
+        return [AsyncAnswer(mailbox, self._abort) for mailbox in mailboxes]
 
     async def reset_prefix_cache(self) -> bool:
         """True once the engine has done it, False where it died."""
@@ -168,12 +166,12 @@ class Desk:
             case _:
                 _log.error("The engine process said %s out of place.", type(message).__name__)
 
-    def died(self, cause: str, remedy: str) -> None:
+    def died(self, cause: str, now: str) -> None:
         """The engine process is gone with all that was open."""
         self._limit.reset()
         self._taken = 0
         self.stats = EngineStats(kv_blocks=self.stats.kv_blocks)
-        self.end_all("error", f"{cause} while this request was running; {remedy}")
+        self.end_all("error", f"{cause} while this request was running; {now}")
 
     def restarted(self) -> None:
         """Another engine process takes requests."""
@@ -206,3 +204,12 @@ class Desk:
     def _finish(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
             self._audience.finished(answer)
+
+
+def _joining(request: Request) -> bytes:
+    """The message by which a request joins; RequestError where it cannot be sent."""
+    names = tuple(sequence.request_id for sequence in request.children())
+    try:
+        return encode(Add(WireRequest.of(request), names))
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise RequestError(f"The request cannot be sent to the engine process: {error}.") from error

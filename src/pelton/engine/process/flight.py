@@ -93,5 +93,9 @@ class FlightRecord:
 def shared_memory() -> int:
     """File descriptor of fresh memory for a FlightRecord, all zero; it goes when the last who has it closes it."""
     fd = os.memfd_create("pelton-flight")
-    os.ftruncate(fd, SIZE)
+    try:
+        os.ftruncate(fd, SIZE)
+    except OSError:
+        os.close(fd)
+        raise
     return fd

@@ -25,6 +25,7 @@ from pelton.engine.process.messages import (
     Add,
     CacheReset,
     Failure,
+    Finishing,
     Gone,
     Inbound,
     Ready,
@@ -57,6 +58,7 @@ class Loop:
         self._taken = 0
         self._broken = 0
         self._finishing = False
+        self._told = False
         self._over = False
         engine.on_plan = self._record
 
@@ -70,6 +72,9 @@ class Loop:
         EOFError where the parent is gone; the exception of a step that breaks again and again.
         """
         while not self._over:
+            if self._finishing and not self._told:
+                self._told = True
+                self._line.send(Finishing())
             idle = not self._engine.has_work
             if idle and self._finishing:
                 return "it was told to end by a signal"

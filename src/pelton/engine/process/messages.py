@@ -18,6 +18,7 @@ from pelton.core.request import Request
 from pelton.engine.prompts import PromptLimits
 from pelton.engine.report import StartReport
 
+TEXT = "(text)"  # stands for all texts of a parameter: whether there are any counts, also where their ids are looked at
 LENGTH_BYTES = 4  # in front of each message: its length, little-endian
 _ERRORS = {
     kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PeltonError)
@@ -41,9 +42,9 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, request: Request) -> "WireRequest":
         params = {
-            name: min(value, MAX_SEED) if isinstance(value, int) else value  # MessagePack has no larger numbers
+            name: _sendable(value)
             for name, value in msgspec.to_builtins(request.params).items()
-            if value != _DEFAULTS[name] and not _is_text(value)
+            if value != _DEFAULTS[name]
         }
         return cls(
             request.request_id,
@@ -58,7 +59,7 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def request(self) -> Request:
-        """The Request again; RequestError where the parameters cannot be."""
+        """The Request again, with TEXT in place of all texts; RequestError where the parameters cannot be."""
         return Request(
             self.request_id,
             self.prompt_token_ids,
@@ -199,13 +200,17 @@ class CacheReset(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stats: EngineStats
 
 
+class Finishing(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A signal has told the process to end: it takes no more requests, and ends when the open ones are over."""
+
+
 class Gone(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The last message of a process that ends on purpose."""
 
     reason: str
 
 
-Outbound = Ready | StartFailed | Step | Refused | CacheReset | Gone
+Outbound = Ready | StartFailed | Step | Refused | CacheReset | Finishing | Gone
 
 _encoder = msgspec.msgpack.Encoder()
 _inbound = msgspec.msgpack.Decoder(Inbound)
@@ -277,6 +282,10 @@ def _printable_event(event: Event) -> Event:
     return event
 
 
-def _is_text(value: object) -> bool:
-    """Texts stay here: they have become ids, or are looked for in the answer's text."""
-    return isinstance(value, list | tuple) and any(isinstance(one, str) for one in value)
+def _sendable(value: object) -> object:
+    """The value of a parameter. Texts stay here: they have become ids, or are looked for in the answer's text."""
+    if isinstance(value, int):
+        return min(value, MAX_SEED)  # MessagePack has no larger numbers
+    if isinstance(value, list | tuple) and any(isinstance(one, str) for one in value):
+        return (TEXT,)
+    return value

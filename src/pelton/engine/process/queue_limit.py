@@ -1,6 +1,7 @@
 """QueueLimit: whether one more request may wait, and when to ask again. It counts; it sends and keeps nothing.
 
-Invariant: a request that finds a free row is never refused.
+A call is checked once, with all its sequences: an idle engine takes one of any size. Invariant: a request that finds a
+free row, and memory, is never refused.
 """
 
 from collections import deque
@@ -37,7 +38,7 @@ class QueueLimit:
         """A step is over, in which so many sequences began to be computed."""
         self._stats = stats
         now = self._clock.now()
-        if not stats.waiting:
+        if not self._queued(stats):
             self._marks.clear()
             return
         if not self._marks:
@@ -52,16 +53,20 @@ class QueueLimit:
 
     def check(self, sequences: int) -> None:
         """OverloadedError where so many more would have to wait, and as many as may wait already do."""
-        stats = self._stats
-        free = 0 if stats.waiting else max(0, self._rows - stats.running)
-        waiting = stats.waiting + max(0, self._unseen - free)
+        queued = self._queued(self._stats)
+        free = 0 if queued else max(0, self._rows - self._stats.running)
+        waiting = queued + max(0, self._unseen - free)
         if self._most and waiting >= self._most and self._unseen + sequences > free:
             after = self._retry_after(waiting)
             raise OverloadedError(
                 f"{waiting} requests wait already, and max_num_queued_reqs is {self._most}.",
-                f"Try again in {after:.0f} seconds.",
+                f"Try again in {after:.0f} second{'' if after == 1 else 's'}.",
                 retry_after=after,
             )
+
+    def _queued(self, stats: EngineStats) -> int:
+        """How many wait for a row or for memory: without those for whom there are rows as soon as their turn comes."""
+        return stats.waiting - min(stats.deferred, self._rows)
 
     def _retry_after(self, waiting: int) -> float:
         """Seconds in which those who wait now have entered, at the pace of the last ones; from 1 to LONGEST_WAIT."""

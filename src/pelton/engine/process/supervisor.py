@@ -15,34 +15,41 @@ from pelton.core.config import EngineConfig
 from pelton.core.errors import EngineDeadError, PeltonError
 from pelton.engine.process.child import Child, Launcher
 from pelton.engine.process.messages import (
+    Finishing,
     Gone,
     Outbound,
     Ready,
     Shutdown,
     Start,
     StartFailed,
+    Step,
     config_text,
     encode,
 )
+from pelton.engine.process.pace import Pace
 
 ENGINE_MODULE = "pelton.engine.process.loop"
 State = Literal["starting", "running", "restarting", "stopped"]
+LISTENS = ("running", "finishing")
 
 _log = logging.getLogger("pelton")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Seconds: `hang` without a message while there is work, after which the process is killed.
+    """Seconds: `hang` without a message while there is work, after which the process is killed; see Pace for steps that
+    need more.
 
     `delays` before each attempt to start it again, the last one for all further ones; a life of `healthy` seconds
     begins with the first delay again. After `attempts` in a row that did not get the model loaded, no more are made.
+    `finish`: given to the open requests of a process that a signal has told to end.
     """
 
     hang: float = 120.0
     delays: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
     healthy: float = 60.0
     attempts: int = 5
+    finish: float = 30.0
     close: float = 5.0
 
 
@@ -56,8 +63,8 @@ class Host(Protocol):
 
     def receive(self, message: Outbound) -> None: ...
 
-    def died(self, cause: str, remedy: str) -> None:
-        """The process is gone with all it was working on; `cause` is a sentence without its end."""
+    def died(self, cause: str, now: str) -> None:
+        """The process is gone with all it was at. `cause`: a sentence without its end; `now`: how it goes on."""
         ...
 
     def restarted(self) -> None: ...
@@ -67,11 +74,12 @@ class Supervisor:
     """`error`: why no engine process runs, in state "stopped" after failed attempts."""
 
     def __init__(self, config: EngineConfig, watch: Watch, clock: Clock, module: str) -> None:
-        self.state: State = "starting"
         self.error: PeltonError | None = None
+        self._state: State | Literal["finishing"] = "starting"
         self._config = config
         self._host: Host | None = None
         self._watch = watch
+        self._pace = Pace(watch.hang)
         self._clock = clock
         self._child: Child | None = None
         self._launcher = Launcher(module)
@@ -81,7 +89,13 @@ class Supervisor:
         self._tries = 0
         self._since = 0.0
         self._reason = ""
-        self._heard = 0.0
+
+    @property
+    def state(self) -> State:
+        """What the process is at. One that finishes on its own account takes no requests; the next one will."""
+        if self._state == "finishing":
+            return "running" if self._closing else "restarting"
+        return self._state
 
     @property
     def pid(self) -> int | None:
@@ -109,7 +123,7 @@ class Supervisor:
     async def close(self) -> None:
         """Ends the process: in order where it listens, else by force."""
         self._closing = True
-        was, self.state = self.state, "stopped"
+        was, self._state = self._state, "stopped"
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -118,7 +132,7 @@ class Supervisor:
         if child is None:
             self._launcher.close()
             return
-        if was != "running":  # it does not listen yet
+        if was not in LISTENS:  # it does not listen yet
             child.kill()
         child.send(encode(Shutdown()))
         try:
@@ -141,7 +155,8 @@ class Supervisor:
         try:
             child.send(encode(Start(config_text(self._config), os.getpid(), _log.getEffectiveLevel())))
             ready = await self._ready
-        except PeltonError:
+        except Exception:
+            self._ready.cancel()
             self._child = None
             child.kill()
             await child.gone()
@@ -150,20 +165,25 @@ class Supervisor:
         return ready
 
     def _receive(self, message: Outbound) -> None:
-        self._heard = self._clock.now()
+        self._pace.heard = self._clock.now()
         starting = self._ready is not None and not self._ready.done()
         match message:
             case Ready():
                 if starting and self._ready is not None:
+                    self._pace.loaded(message.start_report().weight_bytes)
                     self._ready.set_result(message)
-                    self.state, self._since = "running", self._clock.now()
+                    self._state, self._since = "running", self._clock.now()
             case StartFailed(failure=failure):
                 if starting and self._ready is not None:
                     self._ready.set_exception(failure.error())
+            case Finishing():
+                self._state, self._since = "finishing", self._clock.now()
+                self._tries += 1  # whoever ends it may be about to end this process too: no hurry
             case Gone(reason=reason):
                 self._reason = self._reason or reason
-                self._tries += 1  # whoever ended it may be about to end this process too: no hurry
             case _ if self._host is not None:
+                if isinstance(message, Step):
+                    self._pace.saw(message.stats.step_tokens, message.now - message.began)
                 self._host.receive(message)
             case _:
                 pass
@@ -180,15 +200,14 @@ class Supervisor:
             return
         self._child = None
         cause = f"The engine process ended ({self._reason or how})"
-        _log.error("%s; %s", cause, child.flight())
+        # One that a signal has reached while we end too did what it was to do.
+        if not (self._closing and self._reason):
+            _log.error("%s; %s", cause, child.flight())
         child.close()
         self._tries += 1
-        self.state = "stopped" if self._closing else "restarting"
+        self._state = "stopped" if self._closing else "restarting"
         if self._host is not None:
-            again = (
-                "it is not started again." if self._closing else "it is being started again: send the request again."
-            )
-            self._host.died(cause, again)
+            self._host.died(cause, "it is not started again." if self._closing else "it is being started again.")
         if not self._closing:
             self._tasks = [task for task in self._tasks if not task.done()]
             self._tasks.append(asyncio.get_running_loop().create_task(self._restart()))
@@ -199,12 +218,18 @@ class Supervisor:
             await asyncio.sleep(self._watch.delays[min(self._tries, len(self._watch.delays)) - 1])
             try:
                 await self._launch()
-            except PeltonError as error:
+            except Exception as error:  # noqa: BLE001 - logged, and counted: nobody else would see it
                 failed += 1
                 self._tries += 1
-                _log.error("The engine process could not be started again (attempt %d): %s", failed, error)
+                known = isinstance(error, PeltonError)
+                _log.error(
+                    "The engine process could not be started again (attempt %d): %s",
+                    failed,
+                    error if known else repr(error),
+                    exc_info=None if known else error,
+                )
                 if failed >= self._watch.attempts:
-                    self.state, self.error = "stopped", error
+                    self._state, self.error = "stopped", error if isinstance(error, PeltonError) else _bug(error)
                     return
                 continue
             _log.warning("The engine process runs again.")
@@ -213,25 +238,46 @@ class Supervisor:
             return
 
     async def _watch_hangs(self, host: Host) -> None:
-        """Kills a process that is to say something and does not."""
-        pause = min(1.0, self._watch.hang / 4)
+        """Kills a process that is to say something and does not, or to end and does not."""
+        pause = min(1.0, self._watch.hang / 4, self._watch.finish / 4)
         quiet_since = before = self._clock.now()
         while True:
             await asyncio.sleep(pause)
             now = self._clock.now()
             stalled = now - before > 2 * pause + 1.0  # this process itself stood still, and may not have listened
-            if stalled or self.state != "running" or not host.busy:
+            if stalled or self._state not in LISTENS or not host.busy:
                 quiet_since = now
-            quiet_since = max(quiet_since, self._heard)
+            quiet_since = max(quiet_since, self._pace.heard)
             before = now
             if self.state == "running" and now - self._since >= self._watch.healthy:
                 self._tries = 0
-            if now - quiet_since < self._watch.hang or self._child is None:
+            child = self._child
+            if child is None:
                 continue
-            self._reason = f"killed: it was not heard of for {now - quiet_since:.0f} seconds"
-            _log.error("The engine process is not heard of any more; %s", self._child.flight())
-            self._child.kill()
-            quiet_since = now
+            if self._overdue(now):
+                self._kill(
+                    child, f"killed: told to end by a signal, it was not over after {self._watch.finish:g} seconds"
+                )
+                quiet_since = now
+            elif now - quiet_since >= self._watch.hang:
+                flight = child.flight()
+                if not flight.running or now - quiet_since >= self._pace.patience(flight.tokens):
+                    self._kill(child, f"killed: it was not heard of for {now - quiet_since:.0f} seconds")
+                    quiet_since = now
+
+    def _overdue(self, now: float) -> bool:
+        """Whether a process that was told to end has had its time. Where this one ends too, `drain` has its own."""
+        waits = self._state == "finishing" and not self._closing and not self._reason
+        return waits and now - self._since >= self._watch.finish
+
+    def _kill(self, child: Child, reason: str) -> None:
+        self._reason = reason
+        _log.error("The engine process is %s; %s", reason, child.flight())
+        child.kill()
+
+
+def _bug(error: Exception) -> EngineDeadError:
+    return EngineDeadError(f"The engine process cannot be started: {type(error).__name__}: {error}.")
 
 
 def _how(code: int) -> str:

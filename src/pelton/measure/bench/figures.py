@@ -4,21 +4,32 @@ TTFT runs from sending to the first piece of the answer; ITL between pieces of o
 last piece, over the tokens behind the first; E2EL from sending to the end. Goodput as in DistServe (arXiv 2401.09670).
 """
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-METRICS = {"ttft": "Time to First Token", "tpot": "Time per Output Token (excl. 1st token)"} | {
+# What a goal can be about.
+GOALS = ("ttft", "tpot", "itl", "e2el")
+METRICS = {
+    "ttft": "Time to First Token",
+    "tpot": "Time per Output Token (excl. 1st token)",
     "itl": "Inter-token Latency",
     "e2el": "End-to-end Latency",
+    "client_queue_time": "Client-side Queueing",
+    "e2el_including_client_queue": "Queue-inclusive End-to-end Latency",
 }
 MILLION = 1e6
 
 
 @dataclass(slots=True)
 class Timing:
-    """One request in seconds of one clock. `pieces`: when each piece of the answer came."""
+    """One request in seconds of one clock. `pieces`: when each piece of the answer came.
+
+    `queued`: how long it waited at the client, before it was sent, for others to end.
+    """
 
     sent: float
     pieces: list[float] = field(default_factory=list)
@@ -26,6 +37,7 @@ class Timing:
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    queued: float = 0.0
     text: str = ""
     error: str | None = None
 
@@ -66,7 +78,10 @@ def result(
     goals: Mapping[str, float] | None = None,
     price_per_hour: float | None = None,
 ) -> dict[str, object]:
-    """The result table. `duration` in seconds of the whole run, `goals` in ms, the price in any currency."""
+    """The result table. `duration` in seconds of the whole run, `goals` in ms, the price in any currency.
+
+    What goals or a price are needed for is None without them. `rtfx` is about speech, of which there is none: 0.
+    """
     done = [timing for timing in timings if timing.ok]
     tokens_in, tokens_out = sum(t.input_tokens for t in done), sum(t.output_tokens for t in done)
     cached = sum(t.cached_tokens for t in done)
@@ -80,7 +95,15 @@ def result(
         "request_throughput": len(done) / duration,
         "output_throughput": tokens_out / duration,
         "total_token_throughput": (tokens_in + tokens_out) / duration,
+        "max_output_tokens_per_s": _most_in_a_second(done),
         "max_concurrent_requests": _most_at_once(timings),
+        "rtfx": 0.0,
+        "request_goodput": None,
+        "slo_attainment": None,
+        "good_output_throughput": None,
+        "cost_per_million_total_tokens": None,
+        "cost_per_million_output_tokens": None,
+        "cost_per_million_good_output_tokens": None,
     }
     good_tokens = tokens_out
     if goals:
@@ -96,6 +119,8 @@ def result(
         "tpot": [timing.tpot for timing in done if timing.tpot is not None],
         "itl": [gap for timing in done for gap in timing.itl],
         "e2el": [timing.e2el for timing in done],
+        "client_queue_time": [timing.queued for timing in done],
+        "e2el_including_client_queue": [timing.queued + timing.e2el for timing in done],
     }
     for name, seconds in values.items():
         table |= _spread(name, seconds, percentiles)
@@ -122,6 +147,13 @@ def _spread(name: str, seconds: Sequence[float], percentiles: Sequence[float]) -
     return {key: float(figure) for key, figure in zip(keys, figures, strict=True)}
 
 
+def _most_in_a_second(done: Sequence[Timing]) -> float:
+    """The most pieces of answers that came in one second, of the seconds counted from the first request on."""
+    start = min((timing.sent for timing in done), default=0.0)
+    seconds = Counter(int(moment - start) for timing in done for moment in timing.pieces)
+    return float(max(seconds.values(), default=0))
+
+
 def _most_at_once(timings: Sequence[Timing]) -> int:
     """The largest number of requests that were under way at the same time."""
     moments = [(timing.sent, 1) for timing in timings] + [(timing.ended, -1) for timing in timings]
@@ -141,7 +173,7 @@ def parse_goals(words: Sequence[str]) -> dict[str, float]:
             limit = float(value)
         except ValueError:
             limit = -1.0
-        if name not in METRICS or not limit > 0:
-            raise ValueError(f"{word!r} is no goal: write NAME:MS with one of {', '.join(METRICS)}, like ttft:500.")
+        if name not in GOALS or not 0 < limit < math.inf:
+            raise ValueError(f"{word!r} is no goal: write NAME:MS with one of {', '.join(GOALS)}, like ttft:500.")
         goals[name] = limit
     return goals

@@ -1,4 +1,7 @@
-"""Load: when each request is sent. All at once, at a rate with chosen burstiness, or as many at a time as allowed."""
+"""Load: when each request is sent. All at once, at a rate with chosen burstiness, or as many at a time as allowed.
+
+Invariant: a turn of a conversation is sent after the answer to the one before it has come, and with that answer.
+"""
 
 import asyncio
 import math
@@ -8,6 +11,7 @@ from random import Random
 
 from pelton.core.clock import Clock
 from pelton.measure.bench.client import Client
+from pelton.measure.bench.conversation import History, chains, remembered, spoken
 from pelton.measure.bench.figures import Timing
 from pelton.measure.bench.workload import Sample
 
@@ -40,18 +44,46 @@ async def run_load(
 ) -> tuple[list[Timing], float]:
     """(timings in the order of the samples, seconds of the whole run). `done` is called after each request.
 
-    With a limit on concurrency the time a request waits for its turn here is not counted as the server's.
+    With a limit on concurrency the time a request waits for its turn here is `queued`, and not counted as the server's.
     """
-    gate = asyncio.Semaphore(load.concurrency or len(samples) or 1)
+    talks = chains(samples)
+    gate = asyncio.Semaphore(load.concurrency or len(talks) or 1)
     start = clock.now()
+    due = [start + moment for moment in load.moments(len(samples))]
+    timings: dict[int, Timing] = {}
 
-    async def one(sample: Sample, due: float) -> Timing:
-        await asyncio.sleep(max(0.0, start + due - clock.now()))
-        async with gate:
-            timing = await client.ask(sample)
-        done()
-        return timing
+    async def ask(place: int, history: History, asked: float) -> History:
+        sample = spoken(samples[place], history)
+        timing = timings[place] = await client.ask(sample)
+        timing.queued = timing.sent - asked
+        return remembered(sample, timing.text)
 
-    moments = load.moments(len(samples))
-    timings = await asyncio.gather(*(one(sample, due) for sample, due in zip(samples, moments, strict=True)))
-    return list(timings), clock.now() - start
+    async def talk(places: Sequence[int]) -> None:
+        """A conversation keeps its place at the gate as long as its next turn is due by the end of the last answer."""
+        history: History = ()
+        held = False
+        try:
+            for number, place in enumerate(places):
+                if number and not timings[places[number - 1]].ok:
+                    timings[place] = _unasked(clock.now())
+                    done()
+                    continue
+                wait = due[place] - clock.now()
+                if wait > 0 and held:
+                    gate.release()
+                    held = False
+                await asyncio.sleep(max(0.0, wait))
+                asked = clock.now()
+                held = held or await gate.acquire()
+                history = await ask(place, history, asked)
+                done()
+        finally:
+            if held:
+                gate.release()
+
+    await asyncio.gather(*(talk(places) for places in talks))
+    return [timings[place] for place in range(len(samples))], clock.now() - start
+
+
+def _unasked(now: float) -> Timing:
+    return Timing(now, ended=now, error="It was not asked: the turn before it failed.")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,23 +18,39 @@ from pelton.core.environment import child_environment
 from pelton.core.errors import BackendError
 
 PROMPT = "The capital of France is"
-PERCENTILES = (50, 90, 99)
+PERCENTILES = (10, 25, 50, 75, 90, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """How many: with an empty cache each, with a cache that is there, and of the latter before they count."""
+
+    cold: int
+    warm: int
+    warmups: int = 1
+
+    @property
+    def all(self) -> int:
+        return self.cold + self.warmups + self.warm
 
 
 def startup(
-    path: str, cold: int, warm: int, clock: Clock, done: Callable[[], None], flags: Sequence[str] = ()
+    path: str, starts: Starts, clock: Clock, done: Callable[[], None], flags: Sequence[str] = ()
 ) -> dict[str, object]:
-    """Seconds to the first byte of an answer, with vLLM's keys, and the largest resident set in bytes."""
+    """Seconds to the first byte of an answer, with vLLM's keys, and the largest resident set in bytes.
+
+    The keys of compilation are there and None: nothing is compiled at a start, the kernels come with the package.
+    """
     table: dict[str, object] = {}
     peak = 0
     with tempfile.TemporaryDirectory(prefix="pelton-startup-") as cache:
-        for kind, count in (("cold", cold), ("warm", warm)):
+        for kind, count, warmups in (("cold", starts.cold, 0), ("warm", starts.warm, starts.warmups)):
             taken = []
-            for number in range(count + (kind == "warm")):
+            for number in range(warmups + count):
                 folder = os.path.join(cache, str(number) if kind == "cold" else "warm")
                 seconds, resident = _run_once(path, folder, clock, flags)
                 peak = max(peak, resident)
-                if kind == "cold" or number:  # the first warm one makes the derived files
+                if number >= warmups:  # the first warm one makes the derived files
                     taken.append(seconds)
                 done()
             table |= _figures(kind, taken)
@@ -41,13 +58,16 @@ def startup(
 
 
 def _figures(kind: str, taken: list[float]) -> dict[str, object]:
-    if not taken:
-        return {}
-    values = np.percentile(taken, PERCENTILES)
+    """None for what no start was measured of."""
+    values = np.percentile(taken, PERCENTILES) if taken else [None] * len(PERCENTILES)
+    percentiles = {str(at): None if v is None else float(v) for at, v in zip(PERCENTILES, values, strict=True)}
     return {
-        f"avg_{kind}_startup_time": float(np.mean(taken)),
+        f"avg_{kind}_startup_time": float(np.mean(taken)) if taken else None,
         f"{kind}_startup_times": taken,
-        f"{kind}_startup_percentiles": {str(at): float(v) for at, v in zip(PERCENTILES, values, strict=True)},
+        f"{kind}_startup_percentiles": percentiles,
+        f"avg_{kind}_compilation_time": None,
+        f"{kind}_compilation_times": None,
+        f"{kind}_compilation_percentiles": None,
     }
 
 

@@ -1,11 +1,12 @@
 """Planner: which schedules are run, each a pure function of the seed and its number. It runs none of them.
 
-Invariant: cells (combinations of the dimensions' values) come in a random order, each once before any comes again.
+Invariant: cells (combinations of the dimensions' values) come in an order drawn from the seed, each once before any
+comes again; the first few have every value, the next ones every pair of values, as far as few cells can.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from random import Random
 
 from pelton.core.config import CacheSection, ScheduleSection
@@ -42,6 +43,27 @@ class Schedule:
     rounds: tuple[Round, ...]
 
 
+def covering(cells: Sequence[Cell]) -> list[Cell]:
+    """The same cells, those first that have most values nobody before them had, then most pairs of values.
+
+    Among equals the order stays; once all pairs are there, it stays for the rest.
+    """
+    left, ordered = list(cells), list[Cell]()
+    seen: set[object] = set()
+    while left:
+        found = [
+            (sum(one not in seen for one in cell), sum(pair not in seen for pair in combinations(cell, 2)))
+            for cell in left
+        ]
+        best = max(found)
+        if best == (0, 0):
+            break
+        cell = left.pop(found.index(best))
+        seen.update(cell, combinations(cell, 2))
+        ordered.append(cell)
+    return ordered + left
+
+
 class Planner:
     """Makes schedules by number, from 0 on."""
 
@@ -52,11 +74,14 @@ class Planner:
         self._seed = seed
         values = ([(name, value) for value in dimension.values] for name, dimension in self._dimensions.items())
         self.cells: tuple[Cell, ...] = tuple(product(*values))
+        self._orders: dict[int, list[Cell]] = {}
 
     def cell(self, number: int) -> Cell:
         """The cell of this schedule."""
         turn, place = divmod(number, len(self.cells))
-        return self._rng("cells", turn).sample(self.cells, len(self.cells))[place]
+        if turn not in self._orders:
+            self._orders[turn] = covering(self._rng("cells", turn).sample(self.cells, len(self.cells)))
+        return self._orders[turn][place]
 
     def schedule(self, number: int) -> Schedule:
         """The schedule with this number."""

@@ -96,18 +96,24 @@ class Report:
         """The run for people, the verdict last."""
         told = [line for difference in self.differences for line in difference.lines()]
         if self.others:
-            told.append(f"DIFFERENT  and {self.others} more answers")
+            told.append(f"DIFFERENT  and {_counted(self.others, 'more answer')}")
         told += [line for cell in self.cells for line in cell.lines()]
-        told.append("events: " + ", ".join(f"{count:,} {name}" for name, count in sorted(self.events.items())))
+        happened = ", ".join(f"{count:,} {name}" for name, count in sorted(self.events.items()))
+        told.append(f"what happened: {happened or 'nothing'}")
         if self.not_run:
-            told.append(f"not run: {len(self.not_run)} of {len(self.not_run) + len(self.cells)} cells")
-            told += ["  " + _text(cell) for cell in self.not_run]
+            cells = len(self.not_run) + len(self.cells)
+            told.append(f"{len(self.not_run)} of {cells} cells not reached; --json lists them")
         ran = (
-            f"{self.schedules} schedules in {len(self.cells)} cells, {self.answers:,} answers, {self.tokens:,} tokens, "
-            f"{self.steps:,} steps, {self.seconds:.1f} s, seed {self.seed}"
+            f"{_counted(self.schedules, 'schedule')} in {_counted(len(self.cells), 'cell')}, "
+            f"{_counted(self.answers, 'answer')}, {_counted(self.tokens, 'token')}, {_counted(self.steps, 'step')}, "
+            f"{self.seconds:.1f} s, seed {self.seed}"
         )
         verdict = "equal to the last bit" if self.passed else "FAILED"
         return [*told, f"{verdict}: {ran}"]
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def _text(cell: dict[str, str]) -> str:

@@ -25,8 +25,7 @@ class LogitBias:
 
     def edit(self, params: SamplingParams, history: History, edits: Edits, known: int) -> None:
         if not known:
-            for token, bias in (params.logit_bias or {}).items():
-                edits.add(token, bias)
+            edits.add_all(params.logit_bias or {})
 
     def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         result = logits.copy()

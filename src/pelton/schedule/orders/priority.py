@@ -5,6 +5,7 @@ AGEING_SECONDS after it, and behind no later ones: a stream of urgent requests d
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pelton.schedule.tracked import NewRequest, Tracked
 
@@ -14,6 +15,8 @@ MOST = 1 << 31  # priorities beyond count as this: a head start must stay exact 
 
 class Priority:
     """The order of two requests never changes. The last one gives way first."""
+
+    heeds_priority: ClassVar[bool] = True
 
     def rank(self, request: NewRequest, number: int) -> tuple[float, ...]:
         priority = min(max(request.priority, -MOST), MOST)

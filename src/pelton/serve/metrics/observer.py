@@ -253,7 +253,7 @@ class Metrics(Collector):
         stats, families = self._stats, self._families
         yield families.gauge("vllm:num_requests_running", "Requests being computed.", stats.running)
         yield families.gauge("vllm:num_requests_waiting", "Requests that wait to be computed.", stats.waiting)
-        reasons = by("reason", {"capacity": stats.waiting, "deferred": 0})
+        reasons = by("reason", {"capacity": stats.waiting - stats.deferred, "deferred": stats.deferred})
         yield families.gauge("vllm:num_requests_waiting_by_reason", "Requests that wait, by what for.", reasons)
         yield families.gauge("vllm:kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1.", stats.kv_usage)
         if self._engine is not None:

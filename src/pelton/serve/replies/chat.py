@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 from pelton.core.request import RequestOutput
 from pelton.engine.outputs import Answer, StreamPiece
 from pelton.serve.replies.head import Head, encode, event
-from pelton.serve.replies.tokens import Named, usage, usage_of
+from pelton.serve.replies.tokens import Named, RunningUsage, usage_of
 from pelton.serve.schema.answers import (
     ChatAnswer,
     ChatChoice,
@@ -33,12 +33,12 @@ class ChatWriter:
         self._echo = echo
         self._top = top
         self._begun: set[int] = set()
-        self._written = 0
+        self._usage = RunningUsage(head.requests) if head.usage_in_chunks else None
 
     def piece(self, place: int, piece: StreamPiece, answer: Answer) -> bytes:
         """Chunks for what is new of one of the answers."""
-        del place, answer
-        self._written += len(piece.token_ids)
+        if self._usage is not None:
+            self._usage.take(place, piece, answer)
         events = [] if piece.index in self._begun else self._opening(piece.index)
         last = piece.finish_reason is not None
         if piece.text or piece.token_ids or not last:
@@ -124,8 +124,8 @@ class ChatWriter:
 
     def _usage_so_far(self) -> Usage | None | UnsetType:
         """In chunks: the counts so far, or null where a last chunk will have them."""
-        if self._head.usage_in_chunks:
-            return usage(self._head.prompt_tokens, self._written, 0)
+        if self._usage is not None:
+            return self._usage.record()
         return None if self._head.include_usage else UNSET
 
     def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[Named] | None) -> ChatLogprobs | None:

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from pelton.core.request import CompletionOutput, RequestOutput
 from pelton.engine.outputs import Answer, StreamPiece
 from pelton.serve.replies.head import Head, encode, event
-from pelton.serve.replies.tokens import Named, TextPlaces, joined, text_logprobs, usage, usage_of
+from pelton.serve.replies.tokens import Named, RunningUsage, TextPlaces, joined, text_logprobs, usage_of
 from pelton.serve.schema.answers import PromptLogprobs, TextAnswer, TextChoice, TextLogprobs, Usage
 
 
@@ -36,14 +36,15 @@ class CompletionWriter:
         self._wants_logprobs = logprobs
         self._places: dict[int, TextPlaces] = {}
         self._echoes: dict[int, Echo] = {}
-        self._written = 0
+        self._usage = RunningUsage(head.requests) if head.usage_in_chunks else None
         self._left = sum(request.params.n for request in head.requests)
 
     def piece(self, place: int, piece: StreamPiece, answer: Answer) -> bytes:
         """One chunk for what is new of one of the answers; its first one has the prompt in front."""
         index = self._index(place, piece.index)
         first = index not in self._places
-        self._written += len(piece.token_ids)
+        if self._usage is not None:
+            self._usage.take(place, piece, answer)
         echo = self._echo_of(place, answer.output().prompt_logprobs) if first and self._echo else None
         choice = TextChoice(
             index,
@@ -137,6 +138,6 @@ class CompletionWriter:
         )
 
     def _usage_so_far(self) -> Usage | None | UnsetType:
-        if self._head.usage_in_chunks:
-            return usage(self._head.prompt_tokens, self._written, 0)
+        if self._usage is not None:
+            return self._usage.record()
         return None if self._head.include_usage else UNSET

@@ -32,11 +32,6 @@ class Head:
         """Our own part of the answer."""
         return {"sampling": self.explained}
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of all prompts."""
-        return sum(len(request.prompt_token_ids) for request in self.requests)
-
 
 def encode(value: msgspec.Struct) -> bytes:
     """A record as JSON."""

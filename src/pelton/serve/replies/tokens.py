@@ -6,7 +6,10 @@ Invariant: numbers are finite, as JSON has no others: what is impossible is told
 import codecs
 from collections.abc import Mapping, Sequence
 
-from pelton.core.request import Logprob, RequestOutput
+from msgspec import UNSET
+
+from pelton.core.request import Logprob, Request, RequestOutput
+from pelton.engine.outputs import Answer, StreamPiece
 from pelton.serve.schema.answers import PromptDetails, PromptLogprobs, TextLogprobs, TokenLogprob, TopLogprob, Usage
 from pelton.tokenize.tokenizer import Tokenizer
 
@@ -128,9 +131,30 @@ def usage_of(outputs: Sequence[RequestOutput]) -> Usage:
     )
 
 
-def usage(prompt: int, completion: int, cached: int) -> Usage:
-    """The record of these counts."""
-    return Usage(prompt, completion, prompt + completion, PromptDetails(cached))
+def usage(prompt: int, completion: int, cached: int | None) -> Usage:
+    """The record of these counts; `cached` None: it is not known yet."""
+    return Usage(prompt, completion, prompt + completion, UNSET if cached is None else PromptDetails(cached))
+
+
+class RunningUsage:
+    """The usage of a call while its answers stream. What the cache gave is known of a prompt once an answer begins."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._prompt = sum(len(request.prompt_token_ids) for request in requests)
+        self._prompts = len(requests)
+        self._written = 0
+        self._cached: dict[int, int] = {}
+
+    def take(self, place: int, piece: StreamPiece, answer: Answer) -> None:
+        """A piece of the answer to the prompt at `place` is about to be told."""
+        self._written += len(piece.token_ids)
+        if place not in self._cached:
+            self._cached[place] = answer.output().num_cached_tokens
+
+    def record(self) -> Usage:
+        """The counts so far."""
+        known = len(self._cached) == self._prompts
+        return usage(self._prompt, self._written, sum(self._cached.values()) if known else None)
 
 
 def _finite(value: float) -> float:

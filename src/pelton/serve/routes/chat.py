@@ -31,6 +31,7 @@ def chat_call(service: Service, scope: Scope, raw: bytes) -> Call:
     # No word about length means all the room there is, unless the model or the settings say otherwise.
     used = sampling_of(service, given, {"max_tokens": None})
     prompt = rendered(service, messages, bos=bool(common.fields.add_special_tokens))
+    body.ignore(prompt.ignored)
     asking = {"prompt": prompt.text, "prompt_token_ids": prompt.ids}
     requests = requests_of(service, [asking], used.params, common.fields, source="messages", largest=largest)
     head = head_of(service, scope, "chatcmpl", common, requests, used)

@@ -124,7 +124,7 @@ def head_of(
         include_usage=wants_usage or service.settings.enable_force_include_usage,
         usage_in_chunks=options is not None and bool(options.continuous_usage_stats),
         return_token_ids=bool(fields.return_token_ids),
-        explained=explained(used) if fields.explain else None,
+        explained=explained(used, requests) if fields.explain else None,
     )
 
 

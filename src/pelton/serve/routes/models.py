@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from pelton.serve.replies.head import encode
 from pelton.serve.routes.generation import service_of
-from pelton.serve.service import Service, unix_time
+from pelton.serve.service import Service
 
 
 class ModelCard(msgspec.Struct):
@@ -43,4 +43,4 @@ async def model(http: HttpRequest) -> Response:
 
 def _card(service: Service, name: str) -> ModelCard:
     root = service.engine.front.config.model.model
-    return ModelCard(name, "model", unix_time(), "pelton", root, service.engine.limits.max_len)
+    return ModelCard(name, "model", service.created, "pelton", root, service.engine.limits.max_len)

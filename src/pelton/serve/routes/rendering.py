@@ -1,22 +1,26 @@
 """A conversation as the model's prompt: template applied, text tokenised. Shared by chat and /tokenize."""
 
+import re
 from dataclasses import dataclass
 
 from pelton.core.errors import RequestError
 from pelton.engine.prompts import check_template
-from pelton.serve.schema.conversation import conversation
+from pelton.serve.schema.conversation import conversation, unread
 from pelton.serve.schema.fields import MessageFields
 from pelton.serve.schema.json_text import Json
 from pelton.serve.service import Service
 
+_NAME = re.compile(r"\w+")  # whatever a template's text does not name, it cannot look at by name
+
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The prompt's text and ids, and the messages as the template saw them."""
+    """The prompt's text and ids, and the messages as the template saw them. `ignored`: what nothing has looked at."""
 
     text: str
     ids: tuple[int, ...]
     messages: list[dict[str, Json]]
+    ignored: tuple[str, ...]
 
 
 def rendered(service: Service, fields: MessageFields, *, bos: bool) -> Rendered:
@@ -39,10 +43,15 @@ def rendered(service: Service, fields: MessageFields, *, bos: bool) -> Rendered:
     check_template(fields.chat_template, fields.chat_template_kwargs)
     messages = conversation(fields.messages)
     continued = bool(fields.continue_final_message)
-    text = service.engine.front.template(fields.chat_template).render(
+    template = service.engine.front.template(fields.chat_template)
+    text = template.render(
         messages,
         add_generation_prompt=fields.add_generation_prompt is not False and not continued,
         continue_final_message=continued,
         **(fields.chat_template_kwargs or {}),
     )
-    return Rendered(text, service.engine.requests.encode(text, bos=bos, param="messages"), messages)
+    names = frozenset(_NAME.findall(template.source))
+    ignored = [*unread(fields.messages, names)]
+    ignored += [f"chat_template_kwargs.{name}" for name in fields.chat_template_kwargs or () if name not in names]
+    ids = service.engine.requests.encode(text, bos=bos, param="messages")
+    return Rendered(text, ids, messages, tuple(ignored))

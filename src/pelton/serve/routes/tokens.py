@@ -34,9 +34,12 @@ def _tokenize(service: Service, raw: bytes) -> Response:
     service.model_name(fields.model)
     if given.get("prompt") is not None:
         text = body.read(PromptFields).prompt
+        body.ignore(name for name in MessageFields.__struct_fields__ if given.get(name) is not None)
         ids = service.engine.requests.encode(text, bos=fields.add_special_tokens is not False, param="prompt")
     else:
-        ids = rendered(service, body.read(MessageFields), bos=bool(fields.add_special_tokens)).ids
+        prompt = rendered(service, body.read(MessageFields), bos=bool(fields.add_special_tokens))
+        body.ignore(prompt.ignored)
+        ids = prompt.ids
     tokenizer = service.engine.front.tokenizer
     strings = [tokenizer.token_text(token) for token in ids] if fields.return_token_strs else None
     return _json(body, Tokens(len(ids), service.engine.limits.max_len, list(ids), strings))

@@ -18,12 +18,12 @@ class PromptDetails(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Tokens of all prompts and all answers of a request."""
+    """Tokens of all prompts and all answers of a request. The details come once they are known of all prompts."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptDetails
+    prompt_tokens_details: PromptDetails | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct):

@@ -4,13 +4,14 @@ Invariant: each field of the body is in a record, refused, a label, or told as i
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from pelton.core.errors import RequestError
 from pelton.sampling.refused import REFUSED
+from pelton.serve.schema.fields import NESTED
 from pelton.serve.schema.json_text import Json
 from pelton.serve.schema.refused import LABELS, NEUTRAL, check_refused
 
@@ -22,32 +23,47 @@ _SHOWN = 60  # characters of a value in an error
 
 
 class Body:
-    """One request's JSON object; `strict`: unknown fields are refused. RequestError for fields that are not done."""
+    """One request's JSON object; `strict`: unknown fields are refused. RequestError for fields that are not done.
+
+    `ignored`: names of what takes no effect, of what stands in a field as "field.name".
+    """
 
     def __init__(self, fields: Mapping[str, Json], *, strict: bool, known: tuple[type[msgspec.Struct], ...]) -> None:
         check_refused(fields)
         # JSON knows no whole numbers: 2.0 is 2, which many clients write so.
         self._fields = {name: _whole(value) for name, value in fields.items()}
         names = {name for kind in known for name in kind.__struct_fields__}
-        self.ignored = tuple(sorted(fields.keys() - names - LABELS - NEUTRAL.keys() - REFUSED.keys()))
-        if strict and self.ignored:
+        self.ignored: tuple[str, ...] = ()
+        self._strict = strict
+        self.ignore(sorted(fields.keys() - names - LABELS - NEUTRAL.keys() - REFUSED.keys()))
+        for name in NESTED.keys() & names:
+            inner = fields.get(name)
+            if isinstance(inner, Mapping):
+                unknown = sorted(inner.keys() - set(NESTED[name].__struct_fields__))
+                self.ignore(f"{name}.{key}" for key in unknown if inner[key] is not None)
+
+    def ignore(self, names: Iterable[str]) -> None:
+        """These take no effect: they are told, or with `strict` the first is refused by a RequestError."""
+        more = tuple(names)
+        if self._strict and more:
             raise RequestError(
-                f"The field {_shown(self.ignored[0])} is unknown.",
+                f"The field {_shown(more[0])} is unknown.",
                 "Leave it out; this server takes only fields that it knows.",
-                param=self.ignored[0][:_SHOWN],
+                param=more[0][:_SHOWN],
                 code="unknown_parameter",
             )
+        self.ignored += more
 
     def read(self, kind: type[Record]) -> Record:
         """The fields of one record; RequestError naming the first that is missing or of a wrong type or range."""
         try:
             return msgspec.convert(self._fields, kind)
         except msgspec.ValidationError as error:
-            raise self._fault(str(error)) from error
+            raise self._fault(kind, str(error)) from error
         except RecursionError as error:
             raise RequestError("The body is nested too deeply.", "Send JSON of fewer levels.") from error
 
-    def _fault(self, text: str) -> RequestError:
+    def _fault(self, kind: type[msgspec.Struct], text: str) -> RequestError:
         found = _PLACE.match(text)
         fault, path = (found["fault"], (found["path"] or "").lstrip(".")) if found else (text, "")
         missing = re.search(r"missing required field `(\w+)`", fault)
@@ -56,8 +72,22 @@ class Body:
             return RequestError(f"{name} is missing.", f"Give {name}.", param=name, code="missing_parameter")
         top = re.split(r"[.\[]", path, maxsplit=1)[0]
         value = self._fields.get(top)
-        where = f"{path}={_shown(value)}" if path == top and not isinstance(value, list | dict) else path
+        where = path
+        if path == f"{top}[...]" and isinstance(value, dict):
+            where, path = f"{top}[{_shown(_culprit(kind, top, value))}]", top
+        elif path == top and not isinstance(value, list | dict):
+            where = f"{path}={_shown(value)}"
         return RequestError(f"{where} cannot be used: {fault[:1].lower()}{fault[1:]}.", param=path or None)
+
+
+def _culprit(kind: type[msgspec.Struct], name: str, table: dict[str, Json]) -> str:
+    """The first key of the field `name` whose value cannot be, which msgspec does not tell."""
+    for key, value in table.items():
+        try:
+            msgspec.convert({name: {key: value}}, kind)
+        except msgspec.ValidationError:
+            return key
+    return "..."
 
 
 def told(names: tuple[str, ...]) -> str:

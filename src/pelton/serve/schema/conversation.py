@@ -3,7 +3,7 @@
 Invariant: what comes out has text contents only; whatever a text model cannot take is refused by its place.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from pelton.core.errors import RequestError
 from pelton.serve.schema.json_text import Json
@@ -11,6 +11,7 @@ from pelton.serve.schema.json_text import Json
 _TOOL_ROLES = ("tool", "function")
 _TOOL_KEYS = ("tool_calls", "function_call", "audio")
 _PARTS = ("text", "input_text", "output_text", "refusal")
+_READ = ("role", "content", *_TOOL_KEYS)
 
 
 def conversation(messages: list[dict[str, Json]]) -> list[dict[str, Json]]:
@@ -18,6 +19,24 @@ def conversation(messages: list[dict[str, Json]]) -> list[dict[str, Json]]:
     if not messages:
         raise RequestError("messages is empty.", 'Give at least {"role": "user", "content": "..."}.', param="messages")
     return [_message(f"messages[{place}]", message) for place, message in enumerate(messages)]
+
+
+def unread(messages: list[dict[str, Json]], seen: Container[str]) -> Iterator[str]:
+    """Where something stands in messages (that `conversation` took) that nobody reads: the template reads `seen`."""
+    for place, message in enumerate(messages):
+        where = f"messages[{place}]"
+        for key in sorted(message):
+            if key not in _READ and message[key] not in (None, []) and key not in seen:
+                yield f"{where}.{key}"
+        content = message.get("content")
+        for number, part in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(part, Mapping):
+                known = ("type", "refusal" if part["type"] == "refusal" else "text")
+                yield from (
+                    f"{where}.content[{number}].{key}"
+                    for key in sorted(part)
+                    if key not in known and part[key] not in (None, [])
+                )
 
 
 def _message(where: str, message: dict[str, Json]) -> dict[str, Json]:

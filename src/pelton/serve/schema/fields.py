@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from pelton.core.params import MAX_LOGPROBS, MAX_REPETITION, MAX_SEED
+from pelton.core.params import MAX_LOGPROBS, MAX_REPETITION, MAX_SEED, MAX_TEXTS
 from pelton.serve.schema.json_text import Json
 
 MAX_N = 128
@@ -37,6 +37,7 @@ Count = Annotated[int, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 TopCount = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Texts = Annotated[list[str], Meta(max_length=MAX_TEXTS)]
 TokenIds = list[Annotated[int, Meta(ge=0)]]
 
 
@@ -53,9 +54,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     repetition_penalty: Annotated[float, Meta(gt=0, le=MAX_REPETITION)] | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     allowed_token_ids: TokenIds | None = None
-    bad_words: list[str] | None = None
+    bad_words: Texts | None = None
     seed: Annotated[int, Meta(ge=-1, description="-1: a fresh one.", extra_json_schema=SEEDS)] | None = None
-    stop: str | list[str] | None = None
+    stop: str | Texts | None = None
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
@@ -70,6 +71,9 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+
+
+NESTED: dict[str, type[msgspec.Struct]] = {"stream_options": StreamOptions}  # fields that have fields
 
 
 class CallFields(msgspec.Struct, kw_only=True):

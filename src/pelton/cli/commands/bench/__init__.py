@@ -22,6 +22,13 @@ class BenchCommands(LazyGroup):
 
     lazy = COMMANDS
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"There is no pelton bench {args[0]}. There are: {', '.join(COMMANDS)}.")
+        return super().resolve_command(ctx, args)
+
 
 @click.command("bench", cls=BenchCommands, no_args_is_help=True)
 def bench() -> None:

@@ -3,35 +3,51 @@
 import asyncio
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 import click
 from tqdm import tqdm
 
+from pelton.checkpoint.pull import pull
 from pelton.cli.commands.bench.options import (
     AT_LEAST_0,
     AT_LEAST_1,
     RESULT_OPTIONS,
     WORKLOAD_OPTIONS,
+    Positive,
+    check_workload,
     goals_of,
+    pairs_of,
     percentiles_of,
     samples_of,
+    shown_of,
     stacked,
 )
-from pelton.cli.commands.bench.results import keep_serving, machine, print_serving
+from pelton.cli.commands.bench.results import keep_serving, machine, print_serving, result_folder
 from pelton.cli.options import Flags, debug_option
-from pelton.cli.terminal import say
+from pelton.cli.terminal import say, say_notes
 from pelton.core.clock import Clock, SystemClock
-from pelton.core.errors import BackendError
-from pelton.measure.bench.client import Client, Target
+from pelton.core.config import resolve
+from pelton.core.errors import BackendError, PeltonError
+from pelton.engine.front import build_front
+from pelton.measure.bench.client import UNIX, Client, Target
 from pelton.measure.bench.figures import Timing, result
 from pelton.measure.bench.load import Load, run_load
+from pelton.measure.bench.reuse import reuse_note
+from pelton.measure.bench.warmup import warmups
 from pelton.measure.bench.workload import Sample, TokenIds
 
 NUMBERS = ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
+OWN = "{} of every request [the server's own]."
 POLL_SECONDS = 0.25
+CHAT_BACKEND = "openai-chat"
+HELLO = ({"role": "user", "content": "Hello"},)
+BACKENDS = ("openai", "vllm", CHAT_BACKEND)
+FRESH = "Empty it before a run; random prompts are others with another --seed."
+Encode = Callable[[str], TokenIds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,69 +57,174 @@ class Run:
     timings: Sequence[Timing]
     seconds: float
     target: Target
+    reset: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the flags say of the server and of every request. `encode`: the tokenizer that is here, if any.
+
+    `probe`: a short request of the workload's kind, for a model that the server does not list.
+    """
+
+    server: str
+    headers: Mapping[str, str]
+    body: dict[str, object]
+    encode: Encode | None
+    probe: Sample
 
 
 @click.command("serve")
-@click.argument("goals", nargs=-1, metavar="")
-@click.option("--base-url", help="The server, such as http://127.0.0.1:8000; instead of --host and --port.")
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=int, default=8000, show_default=True)
+@click.argument("words", nargs=-1, metavar="")
+@click.option(
+    "--base-url", help="The server, such as http://127.0.0.1:8000 or unix:FILE; instead of --host and --port."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where the server is.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Where the server listens."
+)
+@click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    default=BACKENDS[0],
+    show_default=True,
+    help="openai and vllm: completions, and chat for conversations; openai-chat: text prompts as messages, too.",
+)
 @click.option("--endpoint", help="Path asked instead of /v1/completions and /v1/chat/completions.")
 @click.option("--model", "-m", help="Name of the model [the first one the server lists].")
+@click.option("--served-model-name", help="The name that requests have, if it is another one than --model.")
+@click.option("--tokenizer", help="Model whose tokenizer counts the prompts' tokens [the server's /tokenize].")
 @click.option("--api-key", help="Sent as a bearer token.")
+@click.option("--header", multiple=True, metavar="KEY=VALUE", help="Sent with every request; several times.")
 @WORKLOAD_OPTIONS
-@click.option("--request-rate", type=float, default=math.inf, help="Requests per second [all at once].")
-@click.option("--burstiness", type=float, default=1.0, show_default=True, help="1: Poisson; smaller: burstier.")
-@click.option("--max-concurrency", type=AT_LEAST_1, help="Most requests under way at once.")
-@click.option("--num-warmups", type=AT_LEAST_0, default=1, show_default=True, help="Requests before it counts.")
 @click.option(
-    "--ready-check-timeout-sec", "ready", type=float, default=60.0, show_default=True, help="Longest wait for a server."
+    "--request-rate", type=Positive(infinite=True), default=math.inf, help="Requests per second [inf, all at once]."
+)
+@click.option("--burstiness", type=Positive(), default=1.0, show_default=True, help="1: Poisson; smaller: burstier.")
+@click.option("--max-concurrency", type=AT_LEAST_1, help="Most requests under way at once [no limit].")
+@click.option(
+    "--num-warmups",
+    type=AT_LEAST_0,
+    default=1,
+    show_default=True,
+    help="Requests before it counts; none of those that count.",
+)
+@click.option(
+    "--reset-prefix-cache/--no-reset-prefix-cache",
+    default=True,
+    show_default=True,
+    help="Empty the server's prefix cache before the run, if the server has POST /reset_prefix_cache.",
+)
+@click.option(
+    "--ready-check-timeout-sec",
+    "ready",
+    type=Positive(zero=True),
+    default=60.0,
+    show_default=True,
+    help="Longest wait for a server.",
 )
 @click.option("--ignore-eos/--no-ignore-eos", default=True, help="Answers of full length, so that runs compare [on].")
 @click.option("--extra-body", help="JSON table joined to every request.")
-@click.option("--top-k", type=int)
-@stacked(*(click.option(f"--{name.replace('_', '-')}", name, type=float) for name in NUMBERS))
+@stacked(
+    click.option("--temperature", type=float, help="Of every request [0: so that runs compare]."),
+    click.option("--top-k", type=int, help=OWN.format("top_k")),
+    *(
+        click.option(f"--{name.replace('_', '-')}", name, type=float, help=OWN.format(name))
+        for name in NUMBERS
+        if name != "temperature"
+    ),
+)
 @RESULT_OPTIONS
 @debug_option
-def serve_command(goals: tuple[str, ...], **flags: object) -> None:
+def serve_command(words: tuple[str, ...], **flags: object) -> None:
     """Send requests to a server and measure its answers.
 
     --goodput takes goals in ms, such as --goodput ttft:500 itl:50: of ttft, tpot, itl (99th percentile of a request's
     own gaps) and e2el. Then the share of requests that keep all of them is told, and how many per second did.
+
+    Turns of a conversation (agent, chat) are asked one after the other, each with the answers that really came.
     """
-    given = flags["goodput"]
-    assert isinstance(given, tuple)
-    if goals and not given:
-        raise click.UsageError(f"{goals[0]!r} is not expected here. Goals follow --goodput.")
-    wanted = goals_of([*given, *goals])
-    percentiles = percentiles_of(flags)
-    rate, burstiness = flags["request_rate"], flags["burstiness"]
-    if not (isinstance(rate, float) and rate > 0 and isinstance(burstiness, float) and burstiness > 0):
-        raise click.UsageError("--request-rate and --burstiness must be above 0.")
-    price = flags["price_per_hour"]
-    extra = body_of(flags)
+    goals, metadata = words_of(words, flags)
+    percentiles, _, _ = percentiles_of(flags), shown_of(flags), result_folder(flags)
+    one = check_workload(flags)
+    if flags["backend"] == CHAT_BACKEND and isinstance(one.prompt, tuple):
+        raise click.UsageError(
+            f"--backend {CHAT_BACKEND} takes no token ids, and --workload {flags['workload']} is some."
+        )
+    probe = Sample(1, messages=HELLO) if one.messages else Sample(1, prompt="Hello")
+    plan = Plan(server_of(flags), pairs_of("--header", _texts(flags["header"])), body_of(flags), encoder(flags), probe)
+    rate, price = float(str(flags["request_rate"])), flags["price_per_hour"]
     before = machine()
-    run = asyncio.run(_run(flags, extra, SystemClock()))
+    run = asyncio.run(_run(flags, plan, SystemClock()))
+    model = flags["model"] or run.target.model
     table: dict[str, object] = {
         "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
-        "endpoint_type": "openai",
-        "backend": "openai",
+        "endpoint_type": flags["backend"],
+        "backend": flags["backend"],
         "label": flags["label"],
-        "model_id": run.target.model,
+        "model_id": model,
+        "tokenizer_id": flags["tokenizer"] or model,
         "workload": flags["workload"],
         "num_prompts": flags["num_prompts"],
         "request_rate": "inf" if math.isinf(rate) else rate,
-        "burstiness": burstiness,
+        "burstiness": flags["burstiness"],
+        "prefix_cache_reset": run.reset,
         "max_concurrency": flags["max_concurrency"],
         "client": before,
-        "goodput_goals_ms": wanted,
-        **result(run.timings, run.seconds, percentiles, wanted, price if isinstance(price, float) else None),
+        "goodput_goals_ms": goals,
+        **result(run.timings, run.seconds, percentiles, goals, price if isinstance(price, float) else None),
     }
     print_serving(table, flags)
-    keep_serving(table, flags, run.timings)
+    keep_serving(table, flags, run.timings, metadata)
     failed = [timing.error for timing in run.timings if timing.error]
     if failed:
         raise BackendError(f"{len(failed)} of {len(run.timings)} requests failed. The first: {failed[0]}")
+
+
+def words_of(words: Sequence[str], flags: Flags) -> tuple[dict[str, float], dict[str, str]]:
+    """(goals, metadata): of --goodput and --metadata and the words behind them; a usage error for others."""
+    goals, metadata = _texts(flags["goodput"]), _texts(flags["metadata"])
+    for word in words:
+        if metadata and "=" in word:
+            metadata.append(word)
+        elif goals and "=" not in word:
+            goals.append(word)
+        else:
+            raise click.UsageError(f"{word!r} is not expected here. Goals follow --goodput, KEY=VALUE --metadata.")
+    return goals_of(goals), pairs_of("--metadata", metadata)
+
+
+def server_of(flags: Flags) -> str:
+    """The server's URL without /v1, or unix:FILE; a usage error where --base-url or --endpoint is none."""
+    endpoint = flags["endpoint"]
+    if endpoint is not None and not str(endpoint).startswith("/"):
+        raise click.UsageError(f"--endpoint {endpoint!r} is no path. Begin it with /, as in /v1/completions.")
+    if flags["base_url"] is None:
+        return f"http://{flags['host']}:{flags['port']}"
+    url = str(flags["base_url"])
+    if url.startswith(UNIX):
+        if not url.removeprefix(UNIX).strip("/"):
+            raise click.UsageError(f"--base-url {url!r} names no socket. Write it like unix:/path/of/the/socket.")
+        return url
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise click.UsageError(f"--base-url {url!r} is no URL. Write it like http://127.0.0.1:8000 or unix:FILE.")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def encoder(flags: Flags) -> Encode | None:
+    """Token ids by the tokenizer of --tokenizer; None without it."""
+    if flags["tokenizer"] is None:
+        return None
+    try:
+        front = build_front(resolve(str(pull(str(flags["tokenizer"]), progress=True)), {}))
+    except PeltonError as error:
+        raise click.UsageError(f"--tokenizer {flags['tokenizer']}: {error}") from error
+    return lambda text: tuple(front.tokenizer.encode(text))
 
 
 def body_of(flags: Flags) -> dict[str, object]:
@@ -116,27 +237,37 @@ def body_of(flags: Flags) -> dict[str, object]:
         try:
             given = json.loads(str(flags["extra_body"]))
         except ValueError as error:
-            raise click.UsageError(f"--extra-body is no JSON: {error}.") from error
+            raise click.UsageError(f"--extra-body {flags['extra_body']!r} is no JSON: {error}.") from error
         if not isinstance(given, dict):
-            raise click.UsageError("--extra-body must be a JSON table.")
+            raise click.UsageError(f"--extra-body {flags['extra_body']!r} must be a JSON table.")
         body |= given
     return body
 
 
-async def _run(flags: Flags, extra: dict[str, object], clock: Clock) -> Run:
-    base = str(flags["base_url"] or f"http://{flags['host']}:{flags['port']}").rstrip("/").removesuffix("/v1")
+async def _run(flags: Flags, plan: Plan, clock: Clock) -> Run:
     key, endpoint = flags["api_key"], flags["endpoint"]
-    asked = Target(base, str(flags["model"] or ""), str(key) if key else None, str(endpoint) if endpoint else None)
+    asked = Target(
+        plan.server,
+        str(flags["served_model_name"] or flags["model"] or ""),
+        api_key=str(key) if key else None,
+        endpoint=str(endpoint) if endpoint else None,
+        extra=plan.body,
+        more_headers=plan.headers,
+        chat=flags["backend"] == CHAT_BACKEND,
+    )
     listed = await wait_for_model(asked, float(str(flags["ready"])), clock)
-    target = Target(base, asked.model or listed[0], asked.api_key, asked.endpoint, extra)
+    target = replace(asked, model=asked.model or listed[0])
     async with Client(target, clock) as client:
-        count = int(str(flags["num_prompts"]))
-        samples = await _samples(client, flags, count + int(str(flags["num_warmups"])))
-        for sample in samples[count:]:  # others than those that count, so that no prefix is known by then
+        if target.model not in listed:
+            await client.check_model(plan.probe)
+        samples = await _samples(client, flags, plan.encode)
+        for sample in warmups(samples, int(str(flags["num_warmups"]))):
             warm = await client.ask(sample)
             if warm.error:
                 raise BackendError(f"The request before the run failed: {warm.error}")
-        del samples[count:]
+        reset = bool(flags["reset_prefix_cache"]) and await client.reset_prefix_cache()
+        if reset:
+            say("the server's prefix cache was emptied before the run", dim=True)
         concurrency = flags["max_concurrency"]
         load = Load(
             rate=float(str(flags["request_rate"])),
@@ -146,7 +277,11 @@ async def _run(flags: Flags, extra: dict[str, object], clock: Clock) -> Run:
         )
         with tqdm(total=len(samples), unit="req", disable=bool(flags["disable_tqdm"])) as bar:
             timings, seconds = await run_load(client, samples, load, clock, bar.update)
-    return Run(timings, seconds, target)
+    cached, prompts = sum(one.cached_tokens for one in timings), sum(one.input_tokens for one in timings)
+    note = reuse_note(samples, cached, prompts)
+    if note:
+        say_notes([note if reset else f"{note} {FRESH}"])
+    return Run(timings, seconds, target, reset)
 
 
 async def wait_for_model(target: Target, seconds: float, clock: Clock) -> list[str]:
@@ -170,11 +305,16 @@ async def wait_for_model(target: Target, seconds: float, clock: Clock) -> list[s
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _samples(client: Client, flags: Flags, count: int) -> list[Sample]:
-    """The workload's samples; where lengths must be exact, the server tokenises."""
+async def _samples(client: Client, flags: Flags, encode: Encode | None) -> list[Sample]:
+    """The workload's samples; where lengths must be exact and no tokenizer is here, the server tokenises."""
     loop = asyncio.get_running_loop()
 
-    def encode(text: str) -> TokenIds:
+    def ask(text: str) -> TokenIds:
         return asyncio.run_coroutine_threadsafe(client.tokens(text), loop).result()
 
-    return await asyncio.to_thread(samples_of, flags, encode, count)
+    return await asyncio.to_thread(samples_of, flags, encode or ask, int(str(flags["num_prompts"])))
+
+
+def _texts(words: object) -> list[str]:
+    assert isinstance(words, tuple)
+    return [str(word) for word in words]

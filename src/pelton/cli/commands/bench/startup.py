@@ -6,11 +6,11 @@ import click
 from tqdm import tqdm
 
 from pelton.checkpoint.pull import pull
-from pelton.cli.commands.bench.options import AT_LEAST_0, AT_LEAST_1, OUTPUT_OPTION
+from pelton.cli.commands.bench.options import AT_LEAST_0, AT_LEAST_1, OUTPUT_OPTION, check_output
 from pelton.cli.commands.bench.results import machine, write_json
 from pelton.cli.options import choose_model, debug_option, model_options
 from pelton.core.clock import SystemClock
-from pelton.measure.bench.startup import startup
+from pelton.measure.bench.startup import Starts, startup
 
 MIB = 1 << 20
 
@@ -18,7 +18,16 @@ MIB = 1 << 20
 @click.command("startup")
 @model_options
 @click.option("--num-iters-cold", type=AT_LEAST_0, default=3, show_default=True, help="Starts with an empty cache.")
-@click.option("--num-iters-warm", type=AT_LEAST_1, default=5, show_default=True, help="Starts after another one.")
+@click.option(
+    "--num-iters-warmup",
+    type=AT_LEAST_0,
+    default=1,
+    show_default=True,
+    help="Starts that fill the cache and do not count.",
+)
+@click.option(
+    "--num-iters-warm", type=AT_LEAST_1, default=3, show_default=True, help="Starts with a cache that is there."
+)
 @click.option("--disable-tqdm", is_flag=True, help="Without a progress bar.")
 @OUTPUT_OPTION
 @debug_option
@@ -29,13 +38,15 @@ def startup_command(model: str | None, model_flag: str | None, **flags: object) 
     system's cache of files in both cases.
     """
     reference = choose_model(model, model_flag)
+    check_output(flags["output_json"])
     path = pull(reference, progress=True)
-    cold, warm = int(str(flags["num_iters_cold"])), int(str(flags["num_iters_warm"]))
+    cold, warm, warmups = (int(str(flags[f"num_iters_{kind}"])) for kind in ("cold", "warm", "warmup"))
+    starts = Starts(cold, warm, warmups)
     before = machine()
-    with tqdm(total=cold + warm + 1, unit="start", disable=bool(flags["disable_tqdm"])) as bar:
-        table = startup(str(path), cold, warm, SystemClock(), bar.update)
+    with tqdm(total=starts.all, unit="start", disable=bool(flags["disable_tqdm"])) as bar:
+        table = startup(str(path), starts, SystemClock(), bar.update)
     for kind in ("cold", "warm"):
-        if f"avg_{kind}_startup_time" in table:
+        if table[f"avg_{kind}_startup_time"] is not None:
             times = ", ".join(f"{seconds:.2f}" for seconds in table[f"{kind}_startup_times"])  # type: ignore[attr-defined]
             click.echo(f"Avg {kind} startup time: {table[f'avg_{kind}_startup_time']:.3f} seconds ({times})")
     click.echo(f"Peak resident memory: {int(str(table['peak_resident_bytes'])) / MIB:.0f} MiB")

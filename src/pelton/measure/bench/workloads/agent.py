@@ -1,7 +1,9 @@
-"""Agents: one long list of tools in front of every request, short questions, and turns that grow."""
+"""Agents: one long list of tools in front of every conversation, short questions, and turns that grow."""
 
 import json
+from collections.abc import Mapping
 
+from pelton.core.errors import SettingError
 from pelton.measure.bench.workload import Message, Sample, WorkloadOptions, rows_of
 
 OUTPUT_LEN, TOOLS, TURNS = 48, 12, 3
@@ -9,28 +11,37 @@ INSTRUCTION = "You call one of these functions, or answer in words when none fit
 
 
 class Agent:
-    """Questions of the Berkeley function-calling set behind a list of twelve tools; up to three turns each.
+    """Questions of the Berkeley function-calling set behind a list of twelve tools, in conversations of three turns.
 
-    The turns of one conversation follow one another, each with the ones before it in front.
+    A turn is asked when the one before it is answered, with that answer and all before it in front.
     """
 
     def samples(self, options: WorkloadOptions) -> list[Sample]:
-        tools = rows_of(options, "tools/bfcl_v4_multi_turn_func_docs.jsonl")[:TOOLS]
+        tools = rows_of(options, "tools/bfcl_v4_multi_turn_func_docs.jsonl", "name", "parameters")[:TOOLS]
         listed = "\n".join(json.dumps({key: tool[key] for key in ("name", "parameters")}) for tool in tools)
         system: Message = {"role": "system", "content": INSTRUCTION + listed}
-        questions = [_question(row) for row in options.pick(rows_of(options, "tools/bfcl_v4_sample.jsonl"))]
+        asked_of = rows_of(options, "tools/bfcl_v4_sample.jsonl", "question")
+        questions = [_question(row) for row in options.pick(asked_of)]
         made: list[Sample] = []
-        messages: list[Message] = []
         for place, question in enumerate(questions):
-            if place % TURNS == 0:
-                messages = [system]
-            messages.append({"role": "user", "content": question})
-            made.append(Sample(options.output_len or OUTPUT_LEN, messages=tuple(messages)))
-            messages.append({"role": "assistant", "content": "Done."})
+            asked: Message = {"role": "user", "content": question}
+            opens = place % TURNS == 0
+            made.append(
+                Sample(
+                    options.output_len or OUTPUT_LEN,
+                    messages=(system, asked) if opens else (asked,),
+                    follows=None if opens else place - 1,
+                )
+            )
         return made
 
 
-def _question(row: object) -> str:
+def _question(row: Mapping[str, object]) -> str:
     """The first message of the row's first turn."""
-    turn = row["question"][0]  # type: ignore[index]
-    return str(turn[0]["content"])
+    match row["question"]:
+        case [[{"content": str(text)}, *_], *_]:
+            return text
+    raise SettingError(
+        "A row of tools/bfcl_v4_sample.jsonl has a question of another form.",
+        'Write it like "question": [[{"role": "user", "content": "..."}]].',
+    )

@@ -9,7 +9,7 @@ class Batch:
     """GSM8K with four worked problems in front."""
 
     def samples(self, options: WorkloadOptions) -> list[Sample]:
-        rows = rows_of(options, "prompts/gsm8k_test.jsonl")
+        rows = rows_of(options, "prompts/gsm8k_test.jsonl", "question", "answer")
         shots = "".join(f"Question: {row['question']}\nAnswer: {row['answer']}\n\n" for row in rows[:SHOTS])
         return [
             Sample(options.output_len or OUTPUT_LEN, prompt=f"{shots}Question: {row['question']}\nAnswer:")

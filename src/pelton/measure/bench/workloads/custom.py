@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pelton.core.errors import SettingError
 from pelton.core.params import whole
-from pelton.measure.bench.workload import Sample, WorkloadOptions, json_lines
+from pelton.measure.bench.workload import Sample, WorkloadOptions, json_lines, text_of
 
 OUTPUT_LEN = 128
 
@@ -29,14 +29,18 @@ class Custom:
 def _rows(path: Path) -> list[Mapping[str, object]]:
     """`path` may end in #NAME, which picks one list of a table of lists."""
     file, _, name = str(path).partition("#")
+    called = f"--dataset-path {file}"
     if not Path(file).is_file():
-        raise SettingError(f"--dataset-path {file} does not exist.")
+        raise SettingError(f"{called} is no file.", "Name one with a JSON object a line.")
     if not name:
-        return list(json_lines(Path(file)))
-    table = json.loads(Path(file).read_text(encoding="utf-8"))
+        return list(json_lines(Path(file), called))
+    try:
+        table = json.loads(text_of(Path(file), called))
+    except ValueError as error:
+        raise SettingError(f"{called} is no JSON: {error}.") from error
     if not isinstance(table, dict) or not isinstance(table.get(name), list):
         known = ", ".join(table) if isinstance(table, dict) else "none"
-        raise SettingError(f"{file} has no list {name!r}.", f"It has: {known}.")
+        raise SettingError(f"{called} has no list {name!r}.", f"It has: {known}.")
     return [{"prompt": prompt} for prompt in table[name]]
 
 

@@ -12,7 +12,7 @@ class IDE:
     """Single-line infilling of HumanEval; the text before the cursor alone."""
 
     def samples(self, options: WorkloadOptions) -> list[Sample]:
-        rows = rows_of(options, "prompts/humaneval_infill_singleline.jsonl")
+        rows = rows_of(options, "prompts/humaneval_infill_singleline.jsonl", "prompt")
         first = options.random.randrange(len(rows))
         return [
             Sample(options.output_len or OUTPUT_LEN, prompt=str(rows[(first + place) % len(rows)]["prompt"]))

@@ -10,7 +10,7 @@ class RAG:
     """Natural Questions with their passages; four passages a request, some of them common to several requests."""
 
     def samples(self, options: WorkloadOptions) -> list[Sample]:
-        rows = options.pick(rows_of(options, "longtext/nq_rag_passages.jsonl"))
+        rows = options.pick(rows_of(options, "longtext/nq_rag_passages.jsonl", "question", "passage"))
         made = []
         for place, row in enumerate(rows):
             group = place // PASSAGES * PASSAGES

@@ -31,9 +31,11 @@ class ChunkSizes:
 
     def count(self, seen: StepSeen) -> Mapping[str, int]:
         return {
-            "split prompts": sum(piece.ends_in_prompt and piece.count <= LARGEST_SMALL for piece in seen.pieces),
-            "large pieces": sum(piece.count > LARGEST_SMALL for piece in seen.pieces),
+            "prompts cut into small pieces": sum(
+                piece.ends_in_prompt and piece.count <= LARGEST_SMALL for piece in seen.pieces
+            ),
+            "large pieces of prompts": sum(piece.count > LARGEST_SMALL for piece in seen.pieces),
         }
 
     def proof(self, value: str) -> str:
-        return "split prompts" if value == SMALL else "large pieces"
+        return "prompts cut into small pieces" if value == SMALL else "large pieces of prompts"

@@ -29,9 +29,9 @@ class ForkCount:
     def count(self, seen: StepSeen) -> Mapping[str, int]:
         finished = [event.request_id for event in seen.events if isinstance(event, RequestFinished)]
         return {
-            "single answers": sum(seen.requests[request_id].params.n == 1 for request_id in finished),
-            "copied blocks": seen.after.copied_blocks_total - seen.before.copied_blocks_total,
+            "answers asked for singly": sum(seen.requests[request_id].params.n == 1 for request_id in finished),
+            "KV blocks copied on write": seen.after.copied_blocks_total - seen.before.copied_blocks_total,
         }
 
     def proof(self, value: str) -> str:
-        return "copied blocks" if value == SEVERAL else "single answers"
+        return "KV blocks copied on write" if value == SEVERAL else "answers asked for singly"

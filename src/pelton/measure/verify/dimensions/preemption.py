@@ -41,9 +41,9 @@ class Preemption:
     def count(self, seen: StepSeen) -> Mapping[str, int]:
         finished = [event.request_id for event in seen.events if isinstance(event, RequestFinished)]
         return {
-            "preemptions": sum(isinstance(event, RequestPreempted) for event in seen.events),
-            "undisturbed answers": sum(request_id not in seen.left for request_id in finished),
+            "interruptions of answers": sum(isinstance(event, RequestPreempted) for event in seen.events),
+            "answers never interrupted": sum(request_id not in seen.left for request_id in finished),
         }
 
     def proof(self, value: str) -> str:
-        return "preemptions" if value == RANDOM else "undisturbed answers"
+        return "interruptions of answers" if value == RANDOM else "answers never interrupted"

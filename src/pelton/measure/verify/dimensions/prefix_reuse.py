@@ -68,13 +68,17 @@ class PrefixReuse:
         inflight = after.prefix_inflight_total - before.prefix_inflight_total
         scheduled = [event for event in seen.events if isinstance(event, RequestScheduled)]
         return {
-            "prompts without a hit": sum(
+            "prompts not found in the cache": sum(
                 not event.cached_tokens and event.request_id not in seen.left for event in scheduled
             ),
-            "hit tokens": after.prefix_hits_total - before.prefix_hits_total - inflight,
-            "in-flight tokens": inflight,
-            "evicted blocks": after.prefix_evictions_total - before.prefix_evictions_total,
+            "tokens found in the cache": after.prefix_hits_total - before.prefix_hits_total - inflight,
+            "tokens found while still being computed": inflight,
+            "cached blocks given up": after.prefix_evictions_total - before.prefix_evictions_total,
         }
 
     def proof(self, value: str) -> str:
-        return {MISS: "prompts without a hit", HIT: "hit tokens", IN_FLIGHT: "in-flight tokens"}[value]
+        return {
+            MISS: "prompts not found in the cache",
+            HIT: "tokens found in the cache",
+            IN_FLIGHT: "tokens found while still being computed",
+        }[value]

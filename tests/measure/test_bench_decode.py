@@ -1,0 +1,44 @@
+"""bench/decode.py: what it measures is computed in every run."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.measure.verify_parts import tiny_talker
+
+from pelton.engine.llm import LLM
+
+pytest.importorskip("pelton.backends.cpu._native")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_no_prompt_comes_from_the_cache(requests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import decode
+
+    monkeypatch.setattr(decode.record, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(decode, "FIRST_ID", 5)
+    opened: list[LLM] = []
+    monkeypatch.setattr(decode, "LLM", lambda *given, **more: opened.append(LLM(*given, **more)) or opened[0])
+    words = f"{tiny_talker(tmp_path)} --runs 3 --prompt 100 --output 4 --threads 1 --requests {requests}"
+    monkeypatch.setattr(sys, "argv", ["decode.py", *words.split()])
+    seen: list[dict[str, float]] = []
+    close = LLM.__exit__
+
+    def leaving(llm: LLM, *error: object) -> None:
+        seen.append(dict(llm.get_metrics()))
+        close(llm, *error)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LLM, "__exit__", leaving)
+    try:
+        decode.main()
+    finally:
+        for name in ("decode", "record"):
+            sys.modules.pop(name, None)
+    (metrics,) = seen
+    assert metrics
+    assert not any(value for name, value in metrics.items() if "prefix_hits" in name or "prefix_inflight" in name)
+    (kept,) = (tmp_path / "results" / "decode.jsonl").read_text().splitlines()
+    assert json.loads(kept)["settings"]["prefix_cache"] is False
