@@ -143,7 +143,7 @@ class ScheduleSection:
     """
 
     max_num_seqs: int = 32
-    max_num_batched_tokens: int = 512
+    max_num_batched_tokens: int = 256
     long_prefill_token_threshold: int = 0
     max_num_queued_reqs: int = 0
     context_cost: float | None = None

@@ -43,7 +43,7 @@ def empty_variables(settings: Iterable[str]) -> list[str]:
 
 
 def unknown_variables(settings: Iterable[str]) -> list[str]:
-    """Variables that are set, start with PELTON_, and are neither KNOWN, nor a setting's, nor the tests' and scripts'."""
+    """Variables set that start with PELTON_ and are neither KNOWN nor a setting's, the tests' or the scripts'."""
     read = {*KNOWN, *(PREFIX + setting.upper() for setting in settings)}
     names = (name for name, value in os.environ.items() if name.startswith(PREFIX) and value and name not in read)
     return sorted(name for name in names if not name.startswith(TEST_PREFIX) and name not in SCRIPTS)
