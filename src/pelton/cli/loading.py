@@ -8,12 +8,13 @@ Impossible values of flags are usage errors (exit code 2), raised before the mod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from importlib import import_module
 
 import click
 
 from pelton.checkpoint.pull import pull
 from pelton.cli.options import ENGINE_FLAGS, FLAG_OF, Flags, engine_settings, explain, sampling_settings
-from pelton.cli.remote import Remote
+from pelton.cli.partner import Server
 from pelton.cli.serve_flags import SETTINGS, WRONG, Kind, parse, template_text
 from pelton.cli.terminal import Status, say, say_notes
 from pelton.core.config import resolve
@@ -111,7 +112,7 @@ def _told(chosen: Effective) -> str:
 
 
 @contextmanager
-def server(flags: Flags, model: str | None) -> Iterator[Remote]:
+def server(flags: Flags, model: str | None) -> Iterator[Server]:
     """The server of --url, with the flags of server_options; a usage error for flags that are about a model here."""
     local = [FLAG_OF[name] for name in engine_settings(flags)]
     if flags.get("prompt_logprobs") is not None:
@@ -119,8 +120,10 @@ def server(flags: Flags, model: str | None) -> Iterator[Remote]:
     if local:
         raise click.UsageError(f"{local[0]} is about a model in this process, and --url asks another one.")
     key = flags.get("api_key") or _key_of_environment()
-    with Remote(str(flags["url"]), key if isinstance(key, str) else None, model) as remote:
-        yield remote
+    # An HTTP client takes a tenth of a second to import, which a model in this process can do without.
+    remote = import_module("pelton.cli.remote").Remote
+    with remote(str(flags["url"]), key if isinstance(key, str) else None, model) as asked:
+        yield asked
 
 
 def _key_of_environment() -> str | None:

@@ -1,14 +1,29 @@
 """Partner: who answers a conversation: a model in this process, or a server. It keeps nothing of what was said."""
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from typing import Protocol
 
 from pelton.cli.answer import Printed, print_answer
-from pelton.cli.remote import Remote
+from pelton.core.errors import PeltonError
 from pelton.core.params import SamplingParams
 from pelton.engine.llm import LLM
 
 Said = list[dict[str, str]]
+
+
+class ServerError(PeltonError):
+    """The server cannot be reached, or does not do what it is asked for."""
+
+
+class Server(Protocol):
+    """An OpenAI-compatible server (see cli/remote.py, which is imported only by those who talk to one)."""
+
+    @property
+    def model(self) -> str: ...
+
+    def print_answer(self, route: str, body: Mapping[str, object]) -> Printed:
+        """Streams an answer to stdout; ServerError where there is none."""
+        ...
 
 
 class Partner(Protocol):
@@ -56,7 +71,7 @@ class LocalPartner:
 class RemotePartner:
     """A model of a server; `settings` go into each request."""
 
-    def __init__(self, remote: Remote, settings: dict[str, object]) -> None:
+    def __init__(self, remote: Server, settings: dict[str, object]) -> None:
         self._remote = remote
         self._settings = settings
 

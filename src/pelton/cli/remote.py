@@ -12,18 +12,14 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from pelton.cli.answer import Printed, Printer
+from pelton.cli.partner import ServerError
 from pelton.core.environment import API_KEY
-from pelton.core.errors import PeltonError
 
 CONNECT_SECONDS = 10.0
 MOST_EVENT = 1 << 24  # bytes
 UNIX = "unix:"
 UNAUTHORIZED = 401
 Json = Mapping[str, object]
-
-
-class ServerError(PeltonError):
-    """The server cannot be reached, or does not do what it is asked for."""
 
 
 class Remote:

@@ -26,8 +26,7 @@ from pelton.cli.options import (
     sampling_options,
     server_options,
 )
-from pelton.cli.partner import LocalPartner, Partner, RemotePartner
-from pelton.cli.remote import ServerError
+from pelton.cli.partner import LocalPartner, Partner, RemotePartner, ServerError
 from pelton.cli.terminal import INTERRUPTED, check_text, decode_text, emit, need_stdin, say
 from pelton.core.errors import CheckpointError, RequestError
 
