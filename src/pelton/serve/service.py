@@ -161,14 +161,14 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(thread, make, raw)
 
     def log(self, request_id: str, call: Call) -> None:
-        """One line per call, if that is wanted."""
+        """One line per call, if that is wanted, with the sampling values that somebody chose."""
         if self.settings.enable_log_requests:
+            values = explained(call.effective, call.requests)
             LOG.info(
-                "request %s: %d prompts of %s tokens, sampling %s",
+                "request %s: prompts of %s tokens, sampling %s",
                 request_id,
-                len(call.requests),
                 [len(request.prompt_token_ids) for request in call.requests],
-                explained(call.effective, call.requests),
+                {name: value for name, value in values.items() if value["origin"] != "default"},
             )
 
 
