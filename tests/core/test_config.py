@@ -18,6 +18,10 @@ REFUSED: list[tuple[str, object, str]] = [
     ("max_num_batched_tokens", 10.5, "whole number"),
     ("max_num_batched_tokens", np.float64(8), "whole number"),
     ("max_num_batched_tokens", -1, "from 1 to"),
+    ("context_cost", "much", "from 0 to 1"),
+    ("context_cost", True, "from 0 to 1"),
+    ("context_cost", float("nan"), "from 0 to 1"),
+    ("context_cost", -0.1, "from 0 to 1"),
     ("max_model_len", "long", "whole number"),
     ("max_model_len", 0, "at least 1"),
     ("kv_cache_memory_bytes", "1G", "whole number"),
@@ -95,3 +99,10 @@ def test_caching_is_on_and_can_be_capped_or_off() -> None:
     cache = resolve("m", {"enable_prefix_caching": False, "prefix_cache_tokens": 0}).cache
     assert not cache.enable_prefix_caching and cache.prefix_cache_tokens == 0
     assert resolve("m", {"max_num_queued_reqs": 0}).schedule.max_num_queued_reqs == 0
+
+
+def test_the_cost_of_context_is_the_models_unless_set() -> None:
+    assert resolve("m", {}).schedule.context_cost is None
+    assert resolve("m", {"context_cost": None}).schedule.context_cost is None
+    assert resolve("m", {"context_cost": 0}).schedule.context_cost == 0.0
+    assert resolve("m", {"context_cost": np.float32(0.5)}).schedule.context_cost == 0.5

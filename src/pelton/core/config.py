@@ -205,15 +205,15 @@ def _unknown(name: str, known: list[str]) -> SettingError:
 
 def _typed(name: str, value: object, kind: object) -> object:
     """The value as its field has it (other libraries' whole numbers, paths as text); SettingError if it cannot be."""
-    if value is None and kind in (int | None, str | None):
+    if value is None and kind in (int | None, str | None, float | None):
         return None
     if name == "max_model_len" and value in ("auto", -1, "-1"):
         return None
     if kind == float | None:
-        value = None if value is None else real(value)
-        if value is not None and not 0 <= value <= MOST_CONTEXT_COST:
+        share = real(value)
+        if share is None or not 0 <= share <= MOST_CONTEXT_COST:
             raise SettingError(f"{name}={value!r} cannot work.", f"It must be from 0 to {MOST_CONTEXT_COST:g}.")
-        return value
+        return share
     if kind is bool:
         if not isinstance(value, bool):
             raise SettingError(f"{name}={value!r} cannot work.", "It must be True or False.")
