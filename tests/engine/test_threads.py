@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -190,6 +190,16 @@ def test_closing_in_one_thread_ends_the_waiting_of_the_others(fake_llm: Make, mo
         fake.llm.generate("hi", PARAMS, use_tqdm=False)
 
 
+@pytest.fixture
+def no_garbage() -> Iterator[None]:
+    """Python drops a KeyboardInterrupt that comes while garbage of other tests is finalised."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_garbage")
 def test_ctrl_c_ends_the_main_threads_call_only(fake_llm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = fake_llm().llm
     wanted = [call(alone) for call in CALLS[:2]]

@@ -16,6 +16,7 @@ from pelton.engine.process.client import AsyncEngine
 from pelton.engine.process.supervisor import Watch
 
 pytestmark = pytest.mark.dist
+SLOW = "tests.process.slow"  # what is asked for lasts, however long this process is held up
 
 
 def test_an_answer_in_pieces_is_the_whole(settings: Settings) -> None:
@@ -114,7 +115,7 @@ def test_an_abort_frees_all_within_a_step(settings: Settings, phase: str, way: s
         assert len(notes.steps) - before <= 3
         assert [event.request_id for event in notes.events].count(name) >= 1
 
-    with_engine(settings(max_num_seqs=1, max_num_batched_tokens=32), test, module="tests.process.slow")
+    with_engine(settings(max_num_seqs=1, max_num_batched_tokens=32), test, module=SLOW)
 
 
 def test_a_reader_that_gives_up_waiting_may_go_on(settings: Settings) -> None:
@@ -129,7 +130,7 @@ def test_a_reader_that_gives_up_waiting_may_go_on(settings: Settings) -> None:
         assert sum([len(piece.token_ids) async for piece in queued]) == 5
         assert (await queued.output()).outputs[0].finish_reason == "length"
 
-    with_engine(settings(max_num_seqs=1), test)
+    with_engine(settings(max_num_seqs=1), test, module=SLOW)
 
 
 def test_a_slow_reader_holds_nobody_up_and_misses_nothing(settings: Settings) -> None:
@@ -141,7 +142,7 @@ def test_a_slow_reader_holds_nobody_up_and_misses_nothing(settings: Settings) ->
         assert [len(piece.token_ids) for piece in pieces] == [40, 40] and [piece.index for piece in pieces] == [0, 1]
         assert [piece.output is None for piece in pieces] == [True, False]
 
-    with_engine(settings(), test)
+    with_engine(settings(), test, module=SLOW)
 
 
 def test_a_stop_string_ends_the_sequence_in_the_engine_too(settings: Settings) -> None:
@@ -154,7 +155,7 @@ def test_a_stop_string_ends_the_sequence_in_the_engine_too(settings: Settings) -
         stats = await settled(engine, free)
         assert stats.steps_total < 60 + 500
 
-    with_engine(settings(), test)
+    with_engine(settings(), test, module=SLOW)
 
 
 def test_the_queue_limit(settings: Settings) -> None:
@@ -162,7 +163,7 @@ def test_the_queue_limit(settings: Settings) -> None:
 
     async def test(engine: AsyncEngine) -> None:
         engine.observers.append(notes)
-        answers = [ask(engine, "Hello", 300) for _ in range(5)]
+        answers = [ask(engine, "Hello", 30) for _ in range(5)]
         with pytest.raises(OverloadedError, match="max_num_queued_reqs is 3") as raised:
             ask(engine, "Hello")
         assert raised.value.retry_after >= 1 and notes.rejected == ["max_num_queued_reqs"]
@@ -173,7 +174,7 @@ def test_the_queue_limit(settings: Settings) -> None:
         assert {output.outputs[0].finish_reason for output in outputs} == {"length"}
         await ask(engine, "Hello").output()
 
-    with_engine(settings(max_num_seqs=2, max_num_queued_reqs=3), test)
+    with_engine(settings(max_num_seqs=2, max_num_queued_reqs=3), test, module=SLOW)
 
 
 def test_ids_in_use_and_requests_that_cannot_be_sent(settings: Settings) -> None:
@@ -220,7 +221,7 @@ def test_children_and_readers_of_a_prompt_in_the_making_fill_no_queue(settings: 
     with_engine(
         settings(max_num_seqs=8, max_num_queued_reqs=1, max_num_batched_tokens=48, long_prefill_token_threshold=32),
         test,
-        module="tests.process.slow",
+        module=SLOW,
     )
 
 
@@ -232,7 +233,7 @@ def test_an_idle_engine_takes_a_call_of_any_size_and_a_busy_one_all_of_it_or_not
 
     async def test(engine: AsyncEngine) -> None:
         def call(size: int) -> list[AsyncAnswer]:
-            params = SamplingParams(max_tokens=30, seed=3, ignore_eos=True, n=size if kind == "n" else 1)
+            params = SamplingParams(max_tokens=10, seed=3, ignore_eos=True, n=size if kind == "n" else 1)
             count = 1 if kind == "n" else size
             return engine.submit_all([engine.requests.make("Hello", params) for _ in range(count)])
 
@@ -248,7 +249,7 @@ def test_an_idle_engine_takes_a_call_of_any_size_and_a_busy_one_all_of_it_or_not
         assert len(notes.finished) == len(answers) and notes.rejected == ["max_num_queued_reqs"] * 2
         assert free(await settled(engine, free)) and await call(10)[0].output()
 
-    with_engine(settings(max_num_seqs=2, max_num_queued_reqs=1), test)
+    with_engine(settings(max_num_seqs=2, max_num_queued_reqs=1), test, module=SLOW)
 
 
 def test_the_prefix_cache_is_used_and_reset(settings: Settings) -> None:
@@ -300,12 +301,12 @@ def test_a_drain_waits_then_aborts(settings: Settings, seconds: float) -> None:
             assert last.output is not None and last.finish_reason == ("length" if seconds else "abort")
         assert free(engine.stats)
 
-    with_engine(settings(), test)
+    with_engine(settings(), test, module=SLOW)
 
 
 def test_closing_ends_what_is_open(settings: Settings) -> None:
     async def run() -> None:
-        engine = AsyncEngine(settings())
+        engine = AsyncEngine(settings(), module=SLOW)
         await engine.start()
         answer = ask(engine, "Hello", 1900)
         await anext(answer)

@@ -28,6 +28,7 @@ from pelton.engine.process.supervisor import Watch
 pytestmark = pytest.mark.dist
 FAULTY = "tests.process.faulty"
 BROKEN_START = "tests.process.broken_start"
+SLOW = "tests.process.slow"  # what is asked for lasts, however long this process is held up
 
 
 async def text_of(answer: AsyncAnswer) -> str:
@@ -52,7 +53,7 @@ def test_killed_in_the_middle(
 
     async def test(engine: AsyncEngine) -> None:
         engine.observers.append(notes)
-        before = await text_of(ask(engine, "Hello there", 50))
+        before = await text_of(ask(engine, "Hello there", 20))
         answers = [ask(engine, f"Hello {place}", 1900, n=1 + place % 2) for place in range(12)]
         await asyncio.gather(*(anext(answer) for answer in answers[:4]))
         first = engine.pid
@@ -70,10 +71,10 @@ def test_killed_in_the_middle(
         assert notes.rejected == ["restarting"] and len(notes.finished) == 13
         await until(lambda: engine.state == "running")
         assert engine.pid not in (None, first) and gone(first) and notes.restarts == 1
-        assert await text_of(ask(engine, "Hello there", 50)) == before
+        assert await text_of(ask(engine, "Hello there", 20)) == before
         assert free(await settled(engine, free))
 
-    with_engine(settings(max_num_seqs=4), test, run_loop=run_loop)
+    with_engine(settings(max_num_seqs=4), test, run_loop=run_loop, module=SLOW)
     (told,) = [record.getMessage() for record in caplog.records if "; step" in record.getMessage()]
     assert f"signal {int(number)}, {signal.Signals(number).name}" in told and "rows" in told
 
@@ -326,7 +327,7 @@ def test_a_bug_in_starting_again_is_a_failed_attempt(
 
 def test_an_engine_that_is_told_to_end_finishes_what_is_open(settings: Settings) -> None:
     async def test(engine: AsyncEngine) -> None:
-        answers = [ask(engine, "Hello", 900) for _ in range(4)]
+        answers = [ask(engine, "Hello", 100) for _ in range(4)]
         await asyncio.gather(*(anext(answer) for answer in answers))  # all are in the engine
         first = engine.pid
         os.kill(first or 0, signal.SIGINT)  # as Ctrl-C does, which the parent is to handle
@@ -338,9 +339,9 @@ def test_an_engine_that_is_told_to_end_finishes_what_is_open(settings: Settings)
         outputs = [await answer.output() for answer in answers]
         assert {output.outputs[0].finish_reason for output in outputs} == {"length"}
         await until(lambda: engine.state == "running" and engine.pid != first)
-        assert (await ask(engine, "Hello", 40).output()).error is None
+        assert (await ask(engine, "Hello", 4).output()).error is None
 
-    with_engine(settings(), test)
+    with_engine(settings(), test, module=SLOW)
 
 
 def test_an_engine_that_is_told_to_end_does_not_wait_without_limit(settings: Settings) -> None:
@@ -354,7 +355,7 @@ def test_an_engine_that_is_told_to_end_does_not_wait_without_limit(settings: Set
         await until(lambda: engine.state == "running")
         assert gone(first or 0) and (await ask(engine, "Hello", 40).output()).error is None
 
-    with_engine(settings(), test, watch=Watch(finish=0.04))
+    with_engine(settings(), test, watch=Watch(finish=0.04), module=SLOW)
 
 
 def test_one_that_leaves_itself_no_token_is_told_so_by_a_code(settings: Settings) -> None:
@@ -369,7 +370,7 @@ def test_one_that_leaves_itself_no_token_is_told_so_by_a_code(settings: Settings
 
 def test_told_to_end_while_draining_it_is_not_started_again(settings: Settings) -> None:
     async def test(engine: AsyncEngine) -> None:
-        answer = ask(engine, "Hello", 900)
+        answer = ask(engine, "Hello", 100)
         await anext(answer)
         draining = asyncio.create_task(engine.drain(PATIENCE))
         await asyncio.sleep(0)
@@ -379,7 +380,7 @@ def test_told_to_end_while_draining_it_is_not_started_again(settings: Settings) 
         await until(lambda: engine.pid is None)
         assert engine.state == "stopped" and engine.failure is None
 
-    with_engine(settings(), test)
+    with_engine(settings(), test, module=SLOW)
 
 
 def test_a_process_started_again_is_as_nice_as_the_first(settings: Settings) -> None:
