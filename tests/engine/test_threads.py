@@ -192,7 +192,7 @@ def test_closing_in_one_thread_ends_the_waiting_of_the_others(fake_llm: Make, mo
 
 @pytest.fixture
 def no_garbage() -> Iterator[None]:
-    """Python drops a KeyboardInterrupt that comes while garbage of other tests is finalised."""
+    """Python drops a KeyboardInterrupt that it raises in a finaliser, and other tests leave garbage that has some."""
     gc.collect()
     gc.disable()
     yield

@@ -14,6 +14,7 @@ from pelton.engine.process.client import AsyncEngine
 Settings = Callable[..., EngineConfig]
 Test = Callable[[AsyncEngine], Awaitable[None]]
 PATIENCE = 20
+SLOW = "tests.process.slow"  # what is asked for lasts, however long this process is held up
 
 
 class Notes:

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.process.engines import Notes, Settings, ask, free, settled, with_engine
+from tests.process.engines import SLOW, Notes, Settings, ask, free, settled, with_engine
 
 from pelton.core.counters import EngineStats
 from pelton.core.errors import EngineDeadError, OverloadedError, RequestError
@@ -16,7 +16,6 @@ from pelton.engine.process.client import AsyncEngine
 from pelton.engine.process.supervisor import Watch
 
 pytestmark = pytest.mark.dist
-SLOW = "tests.process.slow"  # what is asked for lasts, however long this process is held up
 
 
 def test_an_answer_in_pieces_is_the_whole(settings: Settings) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from tests.process.engines import PATIENCE, Notes, Settings, ask, free, settled, until, with_engine
+from tests.process.engines import PATIENCE, SLOW, Notes, Settings, ask, free, settled, until, with_engine
 from tests.process.faulty import BAD_ADD, BREAK, CRASH, HANG, LONG
 
 from pelton.core.config import EngineConfig
@@ -28,7 +28,6 @@ from pelton.engine.process.supervisor import Watch
 pytestmark = pytest.mark.dist
 FAULTY = "tests.process.faulty"
 BROKEN_START = "tests.process.broken_start"
-SLOW = "tests.process.slow"  # what is asked for lasts, however long this process is held up
 
 
 async def text_of(answer: AsyncAnswer) -> str:
