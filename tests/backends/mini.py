@@ -4,7 +4,7 @@ Bits are compared, not meanings.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from pelton.backends.cpu.backend import CpuBackend
 from pelton.models import build_module
 from pelton.program.module import Module
 from pelton.program.passes import run_passes
+from pelton.program.states import State
 from pelton.program.weights import TensorSource
 
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, LAYERS, VOCAB = 96, 160, 6, 2, 16, 3, 500
@@ -72,22 +73,48 @@ def mini_module(form: str = "Q4_1", *, embedding: str = "Q8_0", fused: bool = Tr
     return run_passes(module) if fused else module
 
 
+def with_windows(module: Module, *windows: int) -> Module:
+    """The module with one KV group more for each window; it has as many layers as groups at least.
+
+    Layer i is in group i modulo their number, 0 being the full one. Layers count anew in each group.
+    """
+    (full,) = module.states.values()
+    specs = [full.spec, *(replace(full.spec, window=window) for window in windows)]
+    groups = len(specs)
+    entry = module.entries["target"]
+    ops = tuple(
+        replace(
+            op,
+            state=f"kv{op.integer('layer') % groups}",
+            attrs={**op.attrs, "layer": op.integer("layer") // groups},
+        )
+        if op.state
+        else op
+        for op in entry.ops
+    )
+    states = {f"kv{i}": State(f"kv{i}", spec, -(-(full.layers - i) // groups)) for i, spec in enumerate(specs)}
+    return replace(module, states=states).with_entry(replace(entry, ops=ops))
+
+
 def compiled(
     module: Module, *, threads: int = 2, exact: bool = False, tokens: int = 600, rows: int = 64, blocks: int = 160
 ) -> Executable:
     """An executable of the CPU backend with room for `blocks` KV blocks."""
     executable = CpuBackend().compile(module, CompileOptions(tokens, rows, exact=exact, threads=threads))
-    executable.allocate(blocks)
+    executable.allocate((blocks,) * len(module.states))
     return executable
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Tokens of one sequence at indices from `start` on; its blocks are `table`, its last token's logits are wanted."""
+    """Tokens of one sequence at indices from `start` on; its last token's logits are wanted.
+
+    `table`: its blocks; with several KV groups a row for each of them.
+    """
 
     tokens: Sequence[int]
     start: int
-    table: Sequence[int]
+    table: Sequence[int] | Sequence[Sequence[int]]
 
 
 def run(executable: Executable, pieces: Sequence[Piece], **fields: float) -> StepOutputs:
@@ -98,15 +125,15 @@ def run(executable: Executable, pieces: Sequence[Piece], **fields: float) -> Ste
 def inputs(pieces: Sequence[Piece], **fields: float) -> StepInputs:
     """What `run` hands over; `fields` of all sampling records."""
     counts = [len(piece.tokens) for piece in pieces]
-    tables = [np.array(piece.table, np.int32) for piece in pieces]
+    tables = [np.atleast_2d(np.array(piece.table, np.int32)) for piece in pieces]
     positions = [np.arange(p.start, p.start + n, dtype=np.int32) for p, n in zip(pieces, counts, strict=True)]
     return StepInputs(
         tokens=np.concatenate([np.array(piece.tokens, np.int32) for piece in pieces]),
         positions=np.concatenate(positions),
         starts=np.array([piece.start for piece in pieces], np.int32),
         counts=np.array(counts, np.int32),
-        tables=np.concatenate(tables),
-        table_offsets=np.cumsum([0, *(len(table) for table in tables)]).astype(np.int32),
+        tables=np.concatenate(tables, axis=1),
+        table_offsets=np.cumsum([0, *(table.shape[1] for table in tables)]).astype(np.int32),
         logit_rows=(np.cumsum(counts) - 1).astype(np.int32),
         sampling=sampling(len(pieces), **fields),
         want_logits=True,

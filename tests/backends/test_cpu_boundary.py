@@ -89,7 +89,11 @@ def arrays(**changes: Any) -> dict[str, Any]:
         ({"counts": [0]}, "must be positive"),
         ({"starts": [-1]}, "must be positive"),
         ({"offsets": [0, 2]}, "table_offsets"),
+        ({"offsets": [0, -1]}, "table_offsets"),
         ({"offsets": [1, 1]}, "table_offsets"),
+        ({"tables": [1, 1]}, "table_offsets"),
+        ({"tables": [4]}, "outside of the pool"),
+        ({"tables": [-1]}, "outside of the pool"),
         ({"logprobs": 3, "top": 2}, "narrower than logprobs"),
         ({"logits": np.zeros((1, 499), np.float32)}, "logits"),
         ({"trace": np.zeros((1, 1), np.uint64)}, "trace"),
@@ -104,14 +108,16 @@ def arrays(**changes: Any) -> dict[str, Any]:
         ({"edits": [(-1, 0, 0, 0)], "edit_offsets": [0, 1]}, "edit of a token"),
         ({"edits": [(0, np.nan, 0, 0)], "edit_offsets": [0, 1]}, "bias"),
         ({"edits": [(0, np.inf, 0, 0)], "edit_offsets": [0, 1]}, "bias"),
-        ({"block_ops": [0, 1]}, "block_ops"),
-        ({"block_ops": [2, 1, 1]}, "unknown kind"),
-        ({"block_ops": [COPY, 0, 1]}, "outside of the pool"),
-        ({"block_ops": [COPY, 1, 0]}, "outside of the pool"),
-        ({"block_ops": [COPY, 4, 1]}, "outside of the pool"),
-        ({"block_ops": [COPY, 1, 4]}, "outside of the pool"),
-        ({"block_ops": [SCRUB, 1, 1, SCRUB, 0, 0]}, "outside of the pool"),
-        ({"block_ops": [SCRUB, -1, -1]}, "outside of the pool"),
+        ({"block_ops": [0, 1, 1]}, "block_ops"),
+        ({"block_ops": [2, 0, 1, 1]}, "unknown kind"),
+        ({"block_ops": [COPY, 0, 0, 1]}, "outside of the pool"),
+        ({"block_ops": [COPY, 0, 1, 0]}, "outside of the pool"),
+        ({"block_ops": [COPY, 0, 4, 1]}, "outside of the pool"),
+        ({"block_ops": [COPY, 0, 1, 4]}, "outside of the pool"),
+        ({"block_ops": [SCRUB, 0, 1, 1, SCRUB, 0, 0, 0]}, "outside of the pool"),
+        ({"block_ops": [SCRUB, 0, -1, -1]}, "outside of the pool"),
+        ({"block_ops": [SCRUB, 1, 1, 1]}, "unknown KV group"),
+        ({"block_ops": [SCRUB, -1, 1, 1]}, "unknown KV group"),
     ],
 )
 def test_a_step_that_does_not_fit_its_arrays(changes: dict[str, Any], what: str) -> None:
@@ -120,7 +126,7 @@ def test_a_step_that_does_not_fit_its_arrays(changes: dict[str, Any], what: str)
     ones = {
         "edits": [(499, -np.inf, 0, 0)],
         "edit_offsets": [0, 1],
-        "block_ops": [[COPY, 3, 1], [SCRUB, 2, 2]],
+        "block_ops": [[COPY, 0, 3, 1], [SCRUB, 0, 2, 2]],
         "target": 499,
     }
     executable._native.run(**arrays(**ones))  # type: ignore[attr-defined]
@@ -138,6 +144,14 @@ def test_nothing_runs_before_blocks_are_allocated() -> None:
         executable._native.run(**arrays())
 
 
+@pytest.mark.parametrize(
+    "geometry", [(0, 1, 2, 2, 0), (1, 0, 2, 2, 0), (1, 1, 0, 2, 0), (1, 1, 2, 0, 0), (1, 1, 2, 2, -1)]
+)
+def test_a_kv_group_has_a_geometry(geometry: tuple[int, int, int, int, int]) -> None:
+    with pytest.raises(ValueError, match="geometry"):
+        native().add_state(*geometry)
+
+
 def test_heads_beyond_the_kernel_are_refused() -> None:
     attend = Op("attend", ("q",), ("o",), state="kv0", attrs={"heads": 1})
     wide = {"kv0": State("kv0", KVSpec(1, MAX_HEAD_DIM + 2, 64), 1)}
@@ -151,12 +165,11 @@ def test_heads_beyond_the_kernel_are_refused() -> None:
 def test_every_refusal_is_told() -> None:
     module = mini_module("Q4_1")
     entry = module.entries["target"]
-    head = Op("head", entry.ops[-1].inputs, weights=entry.ops[-1].weights, attrs={"softcap": 30.0})
-    ops = (*entry.ops[:-1], Op("scan", (), ()), head)
+    ops = (*entry.ops[:-1], Op("scan", (), ()), Op("sort", (), ()), entry.ops[-1])
     strange = module.with_entry(Entry("target", ops, entry.values, entry.inputs))
     with pytest.raises(BackendError) as caught:
         CpuBackend().compile(strange, CompileOptions(8, 4))
-    assert "'scan'" in str(caught.value) and "soft-cap" in str(caught.value)
+    assert "'scan'" in str(caught.value) and "'sort'" in str(caught.value)
 
 
 def test_threads_that_cannot_start_are_an_error_and_no_abort() -> None:
@@ -179,8 +192,8 @@ def test_more_blocks_than_there_can_be() -> None:
     executable = CpuBackend().compile(mini_module("Q4_1"), CompileOptions(8, 4, threads=1))
     for blocks in (2**26, 2**40):
         with pytest.raises(CapacityError, match="more than the"):
-            executable.allocate(blocks)
-    executable.allocate(4)
+            executable.allocate((blocks,))
+    executable.allocate((4,))
     executable._native.run(**arrays())
 
 

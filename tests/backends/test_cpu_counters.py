@@ -23,19 +23,19 @@ STEPS = {
 }
 
 
-def pieces(step: list[tuple[int, int]]) -> list[Piece]:
+def pieces(step: list[tuple[int, int]], groups: int = 1) -> list[Piece]:
     """Each sequence has blocks of its own; what stands in those not yet written does not matter here."""
     found, used = [], 1
     for i, (start, count) in enumerate(step):
         blocks = -(-(start + count) // 32)
-        found.append(Piece(random_tokens(count, seed=i), start, range(used, used + blocks)))
+        found.append(Piece(random_tokens(count, seed=i), start, [range(used, used + blocks)] * groups))
         used += blocks
     return found
 
 
 def counted(executable: Executable, step: list[tuple[int, int]]) -> dict[str, int]:
     before = executable.counters()
-    run(executable, pieces(step))
+    run(executable, pieces(step, len(executable.block_bytes)))
     return {name: value - before[name] for name, value in executable.counters().items()}
 
 

@@ -86,9 +86,9 @@ def test_a_nan_in_the_cache_fails_its_own_row_only() -> None:
     step = [Piece([5], 40, [1, 2]), Piece([5], 40, [3, 4])]
     before = run(executable, step)
     blocks = executable.blocks()
-    poisoned = blocks.export_canonical(3, 32)
-    poisoned["kv0"][1, 1, 0, 17, 3] = np.nan
-    blocks.import_canonical(3, poisoned)
+    poisoned = blocks.export_canonical(0, 3, 32)
+    poisoned[1, 1, 0, 17, 3] = np.nan
+    blocks.import_canonical(0, 3, poisoned)
     after = run(executable, step)
     assert before.faults.tolist() == [0, 0] and after.faults.tolist() == [0, 1]
     assert bits(after, 0) == bits(before, 0)
@@ -99,9 +99,9 @@ def test_what_stands_behind_the_sequence_is_never_read() -> None:
     step = [Piece(random_tokens(40), 0, [1, 2])]
     before = bits(run(executable, step), 0)
     blocks = executable.blocks()
-    rest = blocks.export_canonical(2, 32)
-    rest["kv0"][..., 8:, :] = np.nan
-    blocks.import_canonical(2, rest)
+    rest = blocks.export_canonical(0, 2, 32)
+    rest[..., 8:, :] = np.nan
+    blocks.import_canonical(0, 2, rest)
     assert bits(run(executable, step), 0) == before
 
 
@@ -112,11 +112,11 @@ def test_block_operations(exact: bool) -> None:
     run(executable, [Piece(tokens, 0, [1, 2])])
     expected = bits(run(executable, [Piece([5], 40, [1, 2])]), 0)
     blocks = executable.blocks()
-    blocks.copy(1, 7)
-    blocks.import_canonical(9, blocks.export_canonical(2, 32))
+    blocks.copy(0, 1, 7)
+    blocks.import_canonical(0, 9, blocks.export_canonical(0, 2, 32))
     assert bits(run(executable, [Piece([5], 40, [7, 9])]), 0) == expected
-    blocks.scrub(7)
-    assert not blocks.export_canonical(7, 32)["kv0"].any()
+    blocks.scrub(0, 7)
+    assert not blocks.export_canonical(0, 7, 32).any()
     assert bits(run(executable, [Piece([5], 40, [7, 9])]), 0) != expected
 
 

@@ -69,13 +69,13 @@ def filled(blocks: BlockOps, ids: tuple[int, ...]) -> dict[int, bytes]:
     """Random content in these blocks."""
     rng = np.random.default_rng(0)
     for block in ids:
-        shape = blocks.export_canonical(block, 32)["kv0"].shape
-        blocks.import_canonical(block, {"kv0": rng.standard_normal(shape).astype(np.float32)})
+        shape = blocks.export_canonical(0, block, 32).shape
+        blocks.import_canonical(0, block, rng.standard_normal(shape).astype(np.float32))
     return {block: content(blocks, block) for block in ids}
 
 
 def content(blocks: BlockOps, block: int) -> bytes:
-    return blocks.export_canonical(block, 32)["kv0"].tobytes()
+    return blocks.export_canonical(0, block, 32).tobytes()
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -83,16 +83,16 @@ def content(blocks: BlockOps, block: int) -> bytes:
     ("ops", "wanted"),
     [
         # What each of blocks 5, 6, 7, 8 holds afterwards: the former content of that block, 0: zeros.
-        ([(COPY, 5, 6), (COPY, 6, 7)], (5, 5, 5, 8)),
-        ([(COPY, 6, 7), (COPY, 5, 6)], (5, 5, 6, 8)),
-        ([(SCRUB, 5, 5), (COPY, 5, 6)], (0, 0, 7, 8)),
-        ([(COPY, 5, 6), (SCRUB, 5, 5)], (0, 5, 7, 8)),
-        ([(COPY, 5, 8), (COPY, 6, 5), (COPY, 8, 6)], (6, 5, 7, 5)),
-        ([(COPY, 5, 5), (SCRUB, 0, 7)], (5, 6, 0, 8)),
+        ([(COPY, 0, 5, 6), (COPY, 0, 6, 7)], (5, 5, 5, 8)),
+        ([(COPY, 0, 6, 7), (COPY, 0, 5, 6)], (5, 5, 6, 8)),
+        ([(SCRUB, 0, 5, 5), (COPY, 0, 5, 6)], (0, 0, 7, 8)),
+        ([(COPY, 0, 5, 6), (SCRUB, 0, 5, 5)], (0, 5, 7, 8)),
+        ([(COPY, 0, 5, 8), (COPY, 0, 6, 5), (COPY, 0, 8, 6)], (6, 5, 7, 5)),
+        ([(COPY, 0, 5, 5), (SCRUB, 0, 0, 7)], (5, 6, 0, 8)),
     ],
 )
 def test_block_operations_happen_in_order(
-    ops: list[tuple[int, int, int]], wanted: tuple[int, ...], exact: bool
+    ops: list[tuple[int, int, int, int]], wanted: tuple[int, ...], exact: bool
 ) -> None:
     executable = compiled(mini_module(), exact=exact, blocks=10)
     blocks = executable.blocks()
@@ -109,10 +109,10 @@ def test_block_operations_come_before_the_step() -> None:
     run(executable, [Piece(tokens, 0, [1, 2])])
     expected = bits(run(executable, [Piece([5], 40, [1, 2])]), 0)
     fork = inputs([Piece([9], 40, [1, 2]), Piece([5], 40, [1, 7])])
-    out = executable.run(replace(fork, block_ops=np.array([[COPY, 2, 7]], np.int32)))
+    out = executable.run(replace(fork, block_ops=np.array([[COPY, 0, 2, 7]], np.int32)))
     assert bits(out, 1) == expected
     assert bits(out, 0) != expected
-    scrubbed = replace(inputs([Piece([5], 40, [1, 7])]), block_ops=np.array([[SCRUB, 1, 1]], np.int32))
+    scrubbed = replace(inputs([Piece([5], 40, [1, 7])]), block_ops=np.array([[SCRUB, 0, 1, 1]], np.int32))
     assert bits(executable.run(scrubbed), 0) != expected
 
 
@@ -120,7 +120,7 @@ def test_a_refused_step_has_done_nothing() -> None:
     executable = compiled(mini_module(), blocks=10)
     blocks = executable.blocks()
     before = filled(blocks, (5, 6))
-    ops = np.array([[COPY, 5, 6], [SCRUB, 5, 10]], np.int32)
+    ops = np.array([[COPY, 0, 5, 6], [SCRUB, 0, 5, 10]], np.int32)
     with pytest.raises(ValueError, match="outside of the pool"):
         executable.run(replace(inputs([Piece([1], 0, [1])]), block_ops=ops))
     assert {block: content(blocks, block) for block in before} == before
@@ -131,5 +131,5 @@ def test_working_memory_is_told() -> None:
     small, large = (CpuBackend().compile(mini_module(), CompileOptions(n, 64, threads=1)) for n in (32, 512))
     assert 32 * VOCAB * 4 < small.activation_bytes < large.activation_bytes
     before = large.activation_bytes
-    large.allocate(4000)
-    assert large.activation_bytes - before < large.block_bytes * 4000 / 10
+    large.allocate((4000,))
+    assert large.activation_bytes - before < large.block_bytes[0] * 4000 / 10

@@ -13,6 +13,7 @@ from tests.program.sources import ArraySource, dense, drawn
 from pelton.attention import ATTENTION
 from pelton.attention.kind import AttentionShape
 from pelton.layers.embedding import embed, head
+from pelton.layers.norm import NormShape
 from pelton.layers.rope import RopeParameters
 from pelton.layers.rotary import rope_table, rotation_of
 from pelton.program.builder import Builder
@@ -23,8 +24,13 @@ SHAPES = {
     "multi_head": AttentionShape(HIDDEN, 3, 3, DIM, SCALE),
     "grouped": AttentionShape(HIDDEN, 4, 2, DIM, SCALE, biased=("q", "k", "v")),
     "multi_query": AttentionShape(HIDDEN, 4, 1, DIM, SCALE, biased=("o",)),
+    "window": AttentionShape(HIDDEN, 4, 2, DIM, SCALE, window=20),
+    "capped_normed_heads": AttentionShape(HIDDEN, 4, 2, DIM, SCALE, softcap=1.5, head_norm=NormShape(1e-3, plus=1.0)),
+    "normed_rows": AttentionShape(HIDDEN, 4, 2, DIM, SCALE, row_norm=NormShape(1e-3), interleaved=True),
+    "slopes": AttentionShape(HIDDEN, 4, 2, DIM, SCALE, slopes=(0.5, 0.25, 0.0625, 0.004)),
 }
-ROTATION = rotation_of(RopeParameters("default", 10000.0, DIM))
+UNTURNED = ("slopes",)
+ROTATION = rotation_of(RopeParameters("default", 10000.0, DIM, 512))
 
 
 @dataclass(frozen=True)
@@ -46,11 +52,15 @@ def layer(kind: str, shape: AttentionShape) -> Layer:
     }
     for part, size in sizes.items():
         tensors[f"a.{part}_proj.weight"] = drawn(f"a.{part}_proj.weight", size, seed=ord(part))
+    for part in "qk" if shape.head_norm or shape.row_norm else "":
+        width = DIM if shape.head_norm else sizes[part][0]
+        tensors[f"a.{part}_norm.weight"] = drawn(f"a.{part}_norm.weight", (width,), seed=ord(part))
     for part in shape.biased:
         tensors[f"a.{part}_proj.bias"] = drawn(f"a.{part}_proj.bias", (sizes[part][0],))
     builder = Builder(tensors)
     x = embed(builder, builder.input("ids"), "embedding", VOCAB, HIDDEN)
-    table = rope_table(builder, builder.input("positions"), ROTATION)
+    positions = builder.input("positions")
+    table = None if shape in map(SHAPES.get, UNTURNED) else rope_table(builder, positions, ROTATION)
     head(builder, ATTENTION.get(kind)().add(builder, x, table, "a", shape), "identity", HIDDEN, HIDDEN)
     builder.entry("target", ("ids", "positions"))
     numbers = {name: source.numbers.astype(np.float64) for name, source in tensors.items()}
@@ -65,9 +75,18 @@ def full(made: Layer, shape: AttentionShape) -> Numbers:
         bias = made.weights.get(f"a.{part}_proj.bias", np.zeros(1))
         return x @ made.weights[f"a.{part}_proj.weight"].T + bias
 
-    q = expected.rope(project("q", made.x), frequencies, shape.heads)
-    k = expected.rope(project("k", made.x), frequencies, shape.kv_heads)
-    return project("o", expected.attention(q, k, project("v", made.x), shape.kv_heads, SCALE))
+    def placed(part: str, heads: int) -> Numbers:
+        x = project(part, made.x)
+        norm, gain = shape.head_norm or shape.row_norm, made.weights.get(f"a.{part}_norm.weight")
+        if norm is not None and gain is not None:
+            x = expected.rms_norm_of_heads(x, gain + norm.plus, norm.eps, heads if shape.head_norm else 1)
+        if shape in map(SHAPES.get, UNTURNED):
+            return x
+        return expected.rope(x, frequencies, heads, interleaved=shape.interleaved)
+
+    q, k, v = placed("q", shape.heads), placed("k", shape.kv_heads), project("v", made.x)
+    more = {"window": shape.window, "softcap": shape.softcap, "slopes": shape.slopes}
+    return project("o", expected.attention(q, k, v, shape.kv_heads, SCALE, **more))  # type: ignore[arg-type]
 
 
 # A new kind adds its oracle.

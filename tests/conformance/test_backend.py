@@ -7,7 +7,8 @@ import pytest
 from registry_entries import entries
 from tests.oracle.driver import BLOCK, Driver, sampling
 from tests.oracle.tiny import prompt
-from tests.program.one_op import TOKENS, Bench
+from tests.program import expected
+from tests.program.one_op import TOKENS, Bench, Numbers
 from tests.program.sources import dense
 
 from pelton.backends import BACKENDS
@@ -35,6 +36,78 @@ def tiny(spec: KVSpec = KVSpec(2, 16, 16)) -> Module:  # noqa: B008 - a frozen r
     return bench.finished(VOCAB)
 
 
+def two_groups() -> tuple[Module, Numbers]:
+    """Layers of two geometries in turns, 0 and 2 with a window; and the logits of TOKENS."""
+    bench = Bench()
+    x, numbers = bench.rows(64)
+    for layer, spec in enumerate((KVSpec(2, 16, 16, 20), KVSpec(4, 16, 16), KVSpec(2, 16, 16, 20))):
+        (k, keys), (v, values) = bench.rows(16 * spec.heads), bench.rows(16 * spec.heads)
+        group, place = bench.builder.state(spec)
+        bench.builder.op("kv_write", (k, v), state=group, attrs={"layer": place})
+        attrs = {"layer": place, "heads": 4, "scale": 0.3, "softcap": 0.0}
+        bench.builder.op("attend", (x,), (f"y{layer}",), state=group, attrs=attrs)
+        mixed = expected.attention(numbers, keys, values, spec.heads, 0.3, window=spec.window)
+        (x,) = bench.builder.op("add", (f"y{layer}", x), (f"x{layer}",))
+        numbers = numbers + mixed
+    return bench.seen(x, 64), numbers
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_groups_in_any_chunks_and_among_others(backend: str) -> None:
+    module, wanted = two_groups()
+    assert [(state.layers, state.spec.window) for state in module.states.values()] == [(2, 20), (1, None)]
+    whole = Driver(backend, module).chunked(TOKENS, len(TOKENS))
+    for chunk in (len(TOKENS), 1, 31):
+        got = Driver(backend, module, seed=chunk).chunked(TOKENS, chunk)
+        assert np.abs(got - wanted).max() < 1e-5 * wanted.std(), chunk
+        if backend != "reference":  # whose sums may come in another order
+            np.testing.assert_array_equal(got, whole)
+    driver = Driver(backend, module)
+    for at in (0, 30, 60):
+        pieces = {"b": TOKENS[at : at + 3], "a": TOKENS[at : at + 30], "c": TOKENS[:1]}
+        assert np.abs(driver.logits(pieces)["a"] - wanted[at : at + 30]).max() < 1e-5 * wanted.std()
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+@pytest.mark.parametrize("exact", [True, False])
+def test_groups_have_their_own_blocks(backend: str, exact: bool) -> None:
+    """Tables, sizes and operations are a group's own; traces look into it, wherever its blocks lie."""
+    module, _ = two_groups()
+    driver, other = Driver(backend, module, exact=exact), Driver(backend, module, exact=exact, seed=1)
+    size = BLOCK * 16 * 2 * (4 if exact else 2)
+    assert driver.executable.block_bytes == (2 * 2 * size, 4 * size)
+    traces = [one.executable.run(replace(one.inputs({"a": TOKENS}), trace=True)).trace for one in (driver, other)]
+    np.testing.assert_array_equal(traces[0], traces[1])  # type: ignore[arg-type]
+    assert driver.table("a", 0) != driver.table("a", 1) != other.table("a", 1)
+    blocks = driver.executable.blocks()
+    first, second = driver.table("a", 0)[0], driver.table("a", 0)[1]
+    content = [blocks.export_canonical(group, first, BLOCK) for group in (0, 1)]
+    assert [data.shape for data in content] == [(2, 2, 2, BLOCK, 16), (1, 2, 4, BLOCK, 16)]
+    free = next(block for block in range(1, 64) if block not in (first, second))
+    ops = np.array([(COPY, 0, first, free), (SCRUB, 0, first, first)], np.int32)
+    driver.executable.run(replace(driver.inputs({"u": TOKENS[:1]}), block_ops=ops))
+    np.testing.assert_array_equal(blocks.export_canonical(0, free, BLOCK), content[0])
+    np.testing.assert_array_equal(blocks.export_canonical(1, first, BLOCK), content[1])
+    assert not blocks.export_canonical(0, first, BLOCK).any()
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+def test_the_null_block_stands_for_what_is_hidden(backend: str) -> None:
+    """Places of a table that no token of the step sees may hold block 0, whose content is not looked at."""
+    module, wanted = two_groups()
+    driver = Driver(backend, module, seed=2)
+    driver.logits({"a": TOKENS[:70]})
+    for group in (0, 1):
+        assert 0 not in driver.table("a", group)
+        content = driver.executable.blocks().export_canonical(group, 0, BLOCK)
+        driver.executable.blocks().import_canonical(group, 0, np.full_like(content, np.nan))
+    inputs = driver.inputs({"a": TOKENS[70:]})
+    assert (70 - 19) // BLOCK == 1
+    inputs.tables[0, 0] = 0
+    logits = driver.executable.run(inputs).logits
+    assert logits is not None and np.abs(logits - wanted[70:]).max() < 1e-5 * wanted.std()
+
+
 @pytest.mark.parametrize("backend", entries("backend"))
 def test_machine_is_described(backend: str) -> None:
     machine = BACKENDS.get(backend)().machine()
@@ -53,7 +126,7 @@ def test_nothing_of_a_model_is_refused(backend: str) -> None:
 @pytest.mark.parametrize("exact", [True, False])
 def test_block_bytes(backend: str, exact: bool) -> None:
     driver = Driver(backend, tiny(), exact=exact)
-    assert driver.executable.block_bytes == BLOCK * 2 * 2 * 32 * (4 if exact else 2)
+    assert driver.executable.block_bytes == (BLOCK * 2 * 2 * 32 * (4 if exact else 2),)
 
 
 @pytest.mark.parametrize("backend", entries("backend"))
@@ -125,11 +198,11 @@ def test_blocks_travel_in_canonical_form(backend: str, exact: bool) -> None:
     source.logits({"a": TOKENS[:64]})
     target.logits({"a": prompt(64, vocab=40)})
     for mine, theirs in zip(source.table("a"), target.table("a"), strict=True):
-        exported = source.executable.blocks().export_canonical(mine, BLOCK)
-        assert {name: data.shape for name, data in exported.items()} == {"kv0": (2, 2, 2, BLOCK, 16)}
-        target.executable.blocks().import_canonical(theirs, exported)
-        again = target.executable.blocks().export_canonical(theirs, BLOCK)
-        np.testing.assert_array_equal(again["kv0"], exported["kv0"])
+        exported = source.executable.blocks().export_canonical(0, mine, BLOCK)
+        assert exported.shape == (2, 2, 2, BLOCK, 16)
+        target.executable.blocks().import_canonical(0, theirs, exported)
+        again = target.executable.blocks().export_canonical(0, theirs, BLOCK)
+        np.testing.assert_array_equal(again, exported)
     rest = TOKENS[64:]
     np.testing.assert_array_equal(target.logits({"a": rest})["a"], source.logits({"a": rest})["a"])
 
@@ -142,9 +215,9 @@ def test_exports_of_backends_agree(backend: str) -> None:
     for one in (driver, reference):
         one.logits({"a": TOKENS[:50]})
     for place, tokens in ((0, BLOCK), (1, 18)):
-        got = driver.executable.blocks().export_canonical(driver.table("a")[place], tokens)
-        wanted = reference.executable.blocks().export_canonical(reference.table("a")[place], tokens)
-        np.testing.assert_array_equal(got["kv0"], wanted["kv0"])
+        got = driver.executable.blocks().export_canonical(0, driver.table("a")[place], tokens)
+        wanted = reference.executable.blocks().export_canonical(0, reference.table("a")[place], tokens)
+        np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize("backend", entries("backend"))
@@ -153,12 +226,12 @@ def test_scrubbed_and_copied_blocks(backend: str) -> None:
     driver.logits({"a": TOKENS[:64]})
     first, second = driver.table("a")
     blocks = driver.executable.blocks()
-    before = blocks.export_canonical(first, BLOCK)["kv0"]
-    blocks.copy(first, second)
-    np.testing.assert_array_equal(blocks.export_canonical(second, BLOCK)["kv0"], before)
-    blocks.scrub(first)
-    assert not blocks.export_canonical(first, BLOCK)["kv0"].any()
-    np.testing.assert_array_equal(blocks.export_canonical(second, BLOCK)["kv0"], before)
+    before = blocks.export_canonical(0, first, BLOCK)
+    blocks.copy(0, first, second)
+    np.testing.assert_array_equal(blocks.export_canonical(0, second, BLOCK), before)
+    blocks.scrub(0, first)
+    assert not blocks.export_canonical(0, first, BLOCK).any()
+    np.testing.assert_array_equal(blocks.export_canonical(0, second, BLOCK), before)
 
 
 @pytest.mark.parametrize("backend", entries("backend"))
@@ -169,7 +242,7 @@ def test_windows_forget(backend: str) -> None:
     for one in (driver, alone):
         one.logits({"a": TOKENS[:70]})
     poison = np.full((2, 2, 2, BLOCK, 16), np.nan, np.float32)
-    driver.executable.blocks().import_canonical(driver.table("a")[0], {"kv0": poison})
+    driver.executable.blocks().import_canonical(0, driver.table("a")[0], poison)
     rest = {"a": TOKENS[70:]}
     np.testing.assert_array_equal(driver.logits(rest)["a"], alone.logits(rest)["a"])
 
@@ -237,11 +310,12 @@ def test_block_operations_come_first_and_in_order(backend: str) -> None:
     (first, second), (third,) = driver.table("a"), driver.table("b")
     free = next(block for block in range(1, 64) if block not in (first, second, third))
     blocks = driver.executable.blocks()
-    before = {block: blocks.export_canonical(block, BLOCK)["kv0"] for block in (first, third)}
-    ops = np.array([(COPY, first, free), (COPY, third, first), (SCRUB, third, third), (COPY, first, third)], np.int32)
+    before = {block: blocks.export_canonical(0, block, BLOCK) for block in (first, third)}
+    lines = [(COPY, 0, first, free), (COPY, 0, third, first), (SCRUB, 0, third, third), (COPY, 0, first, third)]
+    ops = np.array(lines, np.int32)
     driver.executable.run(replace(driver.inputs({"c": TOKENS[:1]}), block_ops=ops))
     for block, wanted in ((free, first), (first, third), (third, third)):
-        np.testing.assert_array_equal(blocks.export_canonical(block, BLOCK)["kv0"], before[wanted])
+        np.testing.assert_array_equal(blocks.export_canonical(0, block, BLOCK), before[wanted])
 
 
 @pytest.mark.parametrize("backend", entries("backend"))
@@ -264,10 +338,10 @@ def test_traces_tell_which_op_differed(backend: str) -> None:
     np.testing.assert_array_equal(same, whole)
     again = driver.inputs({"c": TOKENS[40:41]})
     blocks, first = driver.executable.blocks(), driver.table("c")[0]
-    content = blocks.export_canonical(first, BLOCK)["kv0"]
+    content = blocks.export_canonical(0, first, BLOCK)
     good = driver.executable.run(replace(again, trace=True)).trace
     content[1, 1, 0, 3, 5] += 1.0  # a value of layer 1
-    blocks.import_canonical(first, {"kv0": content})
+    blocks.import_canonical(0, first, content)
     bad = driver.executable.run(replace(again, trace=True)).trace
     assert good is not None and bad is not None
     differs = (good != bad)[:, 0]
@@ -285,5 +359,5 @@ def test_working_memory_grows_with_the_step(backend: str) -> None:
 def test_close_ends_it(backend: str) -> None:
     options = CompileOptions(max_tokens=8, max_rows=8, exact=True, threads=1)
     executable = BACKENDS.get(backend)().compile(tiny(), options)
-    executable.allocate(2)
+    executable.allocate((2,))
     executable.close()

@@ -30,11 +30,11 @@ TOLERANCE = 1e-5  # of the result's standard deviation; fp32 has 6e-8
 
 
 def embed(form: str = "F32", scale: float = 1.5) -> Case:
-    bench = Bench()
-    name, numbers = bench.tensor((40, 96), form)
-    table = bench.builder.gather(name, 40, 96)
+    bench, cols = Bench(), max(96, FORMATS[form].block)
+    name, numbers = bench.tensor((40, cols), form)
+    table = bench.builder.gather(name, 40, cols)
     (value,) = bench.builder.op("embed", (bench.ids,), ("x",), weights=(table,), attrs={"scale": scale})
-    return bench.seen(value, 96), numbers[TOKENS] * scale
+    return bench.seen(value, cols), numbers[TOKENS] * scale
 
 
 def rms_norm() -> Case:
@@ -44,9 +44,41 @@ def rms_norm() -> Case:
     return bench.seen(value, 100), expected.rms_norm(numbers, gains, EPS)
 
 
-def linear(form: str = "F32", rows: int = 70) -> Case:
+def rms_norm_of_heads(heads: int = 5) -> Case:
     bench = Bench()
-    (x, numbers), (matrix, weights) = bench.rows(96), bench.matrix(rows, 96, form)
+    (x, numbers), (gain, gains) = bench.rows(heads * 18), bench.vector(18)
+    attrs: dict[str, Attr] = {"eps": EPS, "heads": heads}
+    (value,) = bench.builder.op("rms_norm", (x,), ("y",), weights=(gain,), attrs=attrs)
+    return bench.seen(value, heads * 18), expected.rms_norm_of_heads(numbers, gains, EPS, heads)
+
+
+def plus_one() -> Case:
+    """Gains that the file holds less one."""
+    bench = Bench()
+    (x, numbers), (name, gains) = bench.rows(36), bench.tensor((36,))
+    gain = bench.builder.vector(name, 36, plus=1.0)
+    (value,) = bench.builder.op("rms_norm", (x,), ("y",), weights=(gain,), attrs={"eps": EPS})
+    return bench.seen(value, 36), expected.rms_norm(numbers, gains + 1, EPS)
+
+
+def layer_norm(*, biased: bool = True, centre: float = 0.0) -> Case:
+    """`centre`: a number added to all of the rows, which leaves fewer digits of what is apart from it."""
+    bench = Bench()
+    (x, numbers), (gain, gains) = bench.rows(100), bench.vector(100)
+    if centre:
+        offset = bench.builder.vector(bench.tensor_of(np.full(100, centre)), 100)
+        identity = bench.builder.matrix(bench.tensor_of(np.eye(100)), 100, 100)
+        attrs: dict[str, Attr] = {"biases": (offset,)}
+        (x,) = bench.builder.op("linear", (x,), ("moved",), weights=(identity,), attrs=attrs)
+    bias, biases = bench.vector(100) if biased else ("", np.zeros(100))
+    weights = (gain, bias) if biased else (gain,)
+    (value,) = bench.builder.op("layer_norm", (x,), ("y",), weights=weights, attrs={"eps": EPS})
+    return bench.seen(value, 100), expected.layer_norm(numbers + centre, gains, biases, EPS)
+
+
+def linear(form: str = "F32", rows: int = 70) -> Case:
+    bench, cols = Bench(), max(96, FORMATS[form].block)
+    (x, numbers), (matrix, weights) = bench.rows(cols), bench.matrix(rows, cols, form)
     (value,) = bench.builder.op("linear", (x,), ("y",), weights=(matrix,))
     return bench.seen(value, rows), numbers @ weights.T
 
@@ -91,6 +123,13 @@ def gated(activation: str = "silu") -> Case:
     return bench.seen(value, 70), act(gates) * ups
 
 
+def activate(activation: str = "silu") -> Case:
+    bench = Bench()
+    x, numbers = bench.rows(70)
+    (value,) = bench.builder.op("activate", (x,), ("y",), attrs={"activation": activation})
+    return bench.seen(value, 70), {"silu": expected.silu, "gelu_tanh": expected.gelu_tanh}[activation](numbers)
+
+
 def add() -> Case:
     bench = Bench()
     (x, numbers), (residual, rest) = bench.rows(70), bench.rows(70)
@@ -117,30 +156,39 @@ def rope(dim: int = 16, *, interleaved: bool = False) -> Case:
     return bench.seen(value, 3 * dim), expected.rope(numbers, FREQUENCIES, 3, interleaved=interleaved)
 
 
-def attend(heads: int = 4, kv_heads: int = 2, window: int | None = None, softcap: float = 0.0) -> Case:
+def attend(
+    heads: int = 4,
+    kv_heads: int = 2,
+    window: int | None = None,
+    softcap: float = 0.0,
+    slopes: tuple[float, ...] = (),
+) -> Case:
     """kv_write and attend: one cannot be seen without the other. Layer 1 of 2, the other holds something else."""
     bench = Bench()
     (q, queries), (k, keys), (v, values) = bench.rows(heads * 16), bench.rows(kv_heads * 16), bench.rows(kv_heads * 16)
     spec = KVSpec(kv_heads, 16, 16, window)
-    attrs: dict[str, Attr] = {"heads": heads, "scale": 0.3, "softcap": softcap}
+    attrs: dict[str, Attr] = {"heads": heads, "scale": 0.3, "softcap": softcap, "slopes": slopes}
     for layer, inputs in enumerate([(v, k), (k, v)]):
         assert bench.builder.state(spec) == ("kv0", layer)
         bench.builder.op("kv_write", inputs, state="kv0", attrs={"layer": layer})
     (value,) = bench.builder.op("attend", (q,), ("y",), state="kv0", attrs={**attrs, "layer": 1})
-    out = expected.attention(queries, keys, values, kv_heads, 0.3, window=window, softcap=softcap)
+    out = expected.attention(queries, keys, values, kv_heads, 0.3, window=window, softcap=softcap, slopes=slopes)
     return bench.seen(value, heads * 16), out
 
 
-def rope_kv() -> Case:
+def rope_kv(dim: int = 16, *, interleaved: bool = False) -> Case:
+    """With heads wider than the table the numbers behind it pass through."""
     bench = Bench()
-    (q, queries), (k, keys), (v, values) = bench.rows(64), bench.rows(32), bench.rows(32)
-    bench.builder.state(KVSpec(2, 16, 16))
-    attrs: dict[str, Attr] = {"layer": 0, "heads": 4, "kv_heads": 2, "interleaved": False}
+    (q, queries), (k, keys), (v, values) = bench.rows(4 * dim), bench.rows(2 * dim), bench.rows(2 * dim)
+    bench.builder.state(KVSpec(2, dim, dim))
+    attrs: dict[str, Attr] = {"layer": 0, "heads": 4, "kv_heads": 2, "interleaved": interleaved}
     (q,) = bench.builder.op("rope_kv", (q, k, v, _table(bench)), ("q",), state="kv0", attrs=attrs)
     attrs = {"layer": 0, "heads": 4, "scale": 0.25, "softcap": 0.0}
     (value,) = bench.builder.op("attend", (q,), ("y",), state="kv0", attrs=attrs)
-    queries, keys = expected.rope(queries, FREQUENCIES, 4), expected.rope(keys, FREQUENCIES, 2)
-    return bench.seen(value, 64), expected.attention(queries, keys, values, 2, 0.25)
+    queries, keys = (
+        expected.rope(x, FREQUENCIES, heads, interleaved=interleaved) for x, heads in ((queries, 4), (keys, 2))
+    )
+    return bench.seen(value, 4 * dim), expected.attention(queries, keys, values, 2, 0.25)
 
 
 def head(scale: float = 1.0, softcap: float = 0.0, *, normed: bool = True) -> Case:
@@ -158,7 +206,8 @@ def head(scale: float = 1.0, softcap: float = 0.0, *, normed: bool = True) -> Ca
 
 CASES: dict[str, list[Callable[[], Case]]] = {
     "embed": [embed, *(lambda form=form: embed(form, 1.0) for form in FORMATS)],  # type: ignore[misc]
-    "rms_norm": [rms_norm],
+    "rms_norm": [rms_norm, rms_norm_of_heads, lambda: rms_norm_of_heads(1), plus_one],
+    "layer_norm": [layer_norm, lambda: layer_norm(biased=False), lambda: layer_norm(centre=2.0)],
     "linear": [
         *(lambda form=form: linear(form) for form in FORMATS),  # type: ignore[misc]
         lambda: linear(rows=1),
@@ -168,6 +217,7 @@ CASES: dict[str, list[Callable[[], Case]]] = {
         lambda: linear_fused("gelu_tanh", "Q4_1"),
     ],
     "gated": [gated, lambda: gated("gelu_tanh")],
+    "activate": [activate, lambda: activate("gelu_tanh")],
     "add": [add],
     "rope_table": [rope_table],
     "rope": [rope, lambda: rope(20), lambda: rope(interleaved=True), lambda: rope(24, interleaved=True)],
@@ -178,9 +228,17 @@ CASES: dict[str, list[Callable[[], Case]]] = {
         lambda: attend(window=32),
         lambda: attend(window=5),
         lambda: attend(softcap=2.0),
+        lambda: attend(slopes=(0.5, 0.25, 0.03125, 0.004)),
+        lambda: attend(4, 1, window=40, softcap=3.0, slopes=(0.5, 0.25, 0.03125, -0.004)),
     ],
-    "rope_kv": [rope_kv],
-    "head": [head, lambda: head(normed=False), lambda: head(scale=0.5), lambda: head(softcap=0.7)],
+    "rope_kv": [rope_kv, lambda: rope_kv(24), lambda: rope_kv(interleaved=True), lambda: rope_kv(24, interleaved=True)],
+    "head": [
+        head,
+        lambda: head(normed=False),
+        lambda: head(scale=0.5),
+        lambda: head(softcap=0.7),
+        lambda: head(scale=3.0, softcap=0.7, normed=False),
+    ],
 }
 
 

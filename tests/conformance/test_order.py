@@ -7,6 +7,7 @@ from registry_entries import entries
 
 from pelton.core.config import CacheSection, ScheduleSection
 from pelton.kv.blocks import Blocks
+from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
 from pelton.kv.table import BlockTable
 from pelton.schedule import ORDERS
@@ -16,7 +17,7 @@ from pelton.schedule.tracked import NewRequest, Tracked
 
 
 def tracked(number: int, arrival: float, priority: int = 0, name: str = "fcfs") -> Tracked:
-    table = BlockTable(Blocks(BlockPool(2), 4, CacheSection()))
+    table = BlockTable(Blocks((KVGroup(BlockPool(2)),), 4, CacheSection()))
     asked = NewRequest(f"r{number}", 5, 5, priority, arrival)
     return Tracked(asked, number, ORDERS.get(name)().rank(asked, number), table, total=5)
 
@@ -45,7 +46,7 @@ def test_a_victim_is_never_the_first_of_several(name: str) -> None:
 def test_everything_finishes_under_oversubscription(name: str) -> None:
     pool = BlockPool(11)
     limits = ScheduleSection(max_num_seqs=4, max_num_batched_tokens=9)
-    scheduler = Scheduler(limits, CacheSection(), ORDERS.get(name)(), pool, 4, 40)
+    scheduler = Scheduler(limits, CacheSection(), ORDERS.get(name)(), (KVGroup(pool),), 4, 40)
     left = {f"r{number}": 12 for number in range(30)}
     for number, request_id in enumerate(left):
         scheduler.add(NewRequest(request_id, 8 + number % 5, 12, number % 3, float(number // 4)))
@@ -86,7 +87,7 @@ def test_a_smaller_priority_value_goes_first_until_the_other_has_waited_long_eno
 def test_a_stream_of_urgent_requests_delays_another_by_a_bound(level: int) -> None:
     """One step and one urgent request a second, which takes the only row for that step: no second is left over."""
     limits = ScheduleSection(max_num_seqs=1, max_num_batched_tokens=8)
-    scheduler = Scheduler(limits, CacheSection(), ORDERS.get("priority")(), BlockPool(50), 4, 40)
+    scheduler = Scheduler(limits, CacheSection(), ORDERS.get("priority")(), (KVGroup(BlockPool(50)),), 4, 40)
     started = None
     for second in range(200):
         scheduler.add(NewRequest(f"urgent{second}", 4, 1, 0, float(second)))

@@ -12,7 +12,7 @@ from pelton.program.formats import FORMATS
 from pelton.program.weights import Storage
 from pelton.quant import SCHEMES, scheme_for
 
-ROWS, COLS = 24, 64
+ROWS, COLS = 24, 256
 
 
 def storage(form: str, shape: tuple[int, ...] = (ROWS, COLS)) -> Storage:

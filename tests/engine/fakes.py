@@ -14,6 +14,7 @@ from pelton.core.counters import Counters
 from pelton.core.params import SamplingParams
 from pelton.core.request import Request
 from pelton.engine.engine import Engine
+from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
 from pelton.runner.rows import RowStates
 from pelton.runner.runner import Runner
@@ -48,7 +49,7 @@ class FakeExecutable:
     Who reads a block in `damaged` has NaN logits. A block is damaged until it is scrubbed.
     """
 
-    block_bytes = 1000
+    block_bytes = (1000,)
     activation_bytes = 1 << 20
 
     def __init__(self, blocks: int, budget: int) -> None:
@@ -59,10 +60,10 @@ class FakeExecutable:
         self.closed = False
         self.damaged: set[int] = set()
         self.computed = 0
-        self.allocate(blocks)
+        self.allocate((blocks,))
 
-    def allocate(self, blocks: int) -> None:
-        self.memory = np.full((blocks, BLOCK), EMPTY, np.int64)
+    def allocate(self, blocks: tuple[int, ...]) -> None:
+        self.memory = np.full((*blocks, BLOCK), EMPTY, np.int64)
 
     def run(self, inputs: StepInputs) -> StepOutputs:
         if self.broken:
@@ -78,7 +79,7 @@ class FakeExecutable:
         bad: set[int] = set()
         first = 0
         for number, (start, count) in enumerate(zip(inputs.starts.tolist(), inputs.counts.tolist(), strict=True)):
-            table = inputs.tables[inputs.table_offsets[number] : inputs.table_offsets[number + 1]].tolist()
+            table = inputs.tables[0, inputs.table_offsets[number] : inputs.table_offsets[number + 1]].tolist()
             assert len(table) == -(-(start + count) // BLOCK) and 0 not in table
             for place, token in enumerate(inputs.tokens[first : first + count].tolist()):
                 index = start + place
@@ -98,7 +99,8 @@ class FakeExecutable:
 
     def _move(self, inputs: StepInputs) -> None:
         """Carries out the copying and scrubbing of blocks."""
-        for kind, source, target in [] if inputs.block_ops is None else inputs.block_ops.tolist():
+        for kind, group, source, target in [] if inputs.block_ops is None else inputs.block_ops.tolist():
+            assert group == 0
             if kind == COPY:
                 assert source not in self.damaged
                 self.memory[target] = self.memory[source]
@@ -161,7 +163,7 @@ def make_engine(
     limits = ScheduleSection(max_num_seqs=rows, max_num_batched_tokens=budget, long_prefill_token_threshold=cap)
     cache = CacheSection(enable_prefix_caching=prefixes)
     pool = BlockPool(blocks + 1)
-    scheduler = Scheduler(limits, cache, FirstComeFirstServed(), pool, BLOCK, max_len)
+    scheduler = Scheduler(limits, cache, FirstComeFirstServed(), (KVGroup(pool),), BLOCK, max_len)
     executable = FakeExecutable(blocks + 1, budget)
     runner = Runner(executable, RowStates(rows, scheduler.max_len, BLOCK), fake_encode)
     return Engine(scheduler, runner, FakeClock(), Counters(), BLOCK), executable, pool
@@ -170,7 +172,7 @@ def make_engine(
 def held(engine: Engine) -> int:
     """KV blocks that requests use."""
     stats = engine.scheduler.stats()
-    return round(stats.kv_usage * stats.kv_blocks)
+    return stats.held_blocks
 
 
 def make_request(

@@ -9,6 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from pelton.core.config import CacheSection
 from pelton.kv.blocks import Blocks
+from pelton.kv.group import KVGroup
 from pelton.kv.pool import NULL_BLOCK, BlockPool
 from pelton.kv.table import BlockTable
 
@@ -111,11 +112,11 @@ def test_freed_blocks_are_given_out_again_first() -> None:
 @pytest.mark.parametrize("caching", [True, False])
 def test_table_grows_by_need(caching: bool) -> None:
     pool = BlockPool(10)
-    table = BlockTable(Blocks(pool, 4, CacheSection(enable_prefix_caching=caching)))
+    table = BlockTable(Blocks((KVGroup(pool),), 4, CacheSection(enable_prefix_caching=caching)))
     assert table.grow(0) == () and table.needed(1) == 1 and table.needed(9) == 3
     assert table.grow(5) == table.blocks and table.num_blocks == 2 and table.capacity == 8
     assert table.grow(8) == ()
-    assert table.grow(9) == table.blocks[2:]
+    assert table.grow(9) == (table.blocks[0][2:],)
     assert table.grow(41) is None and table.num_blocks == 3
     table.release()
     assert pool.free == pool.total and table.num_blocks == 0

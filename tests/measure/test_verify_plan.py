@@ -13,7 +13,7 @@ from pelton.measure.verify.plan import Planner
 from pelton.measure.verify.rig import Sizes
 from pelton.measure.verify.verify import dimensions
 
-SIZES = Sizes(tokens=256, rows=16, blocks=90, block_size=32, max_len=400)
+SIZES = Sizes(tokens=256, rows=16, groups=((90, None),), block_size=32, max_len=400)
 CASES = Cases(tiny_prompts(), WAYS, MAX_TOKENS)
 
 

@@ -7,7 +7,7 @@ from tests.measure.verify_parts import letters, tiny_prompts
 
 from pelton.core.errors import RequestError
 from pelton.measure.verify.cases import Prompt
-from pelton.measure.verify.prompts import SHARED, PromptReader, check_prompts, clipped
+from pelton.measure.verify.prompts import SHARED, PromptReader, built_in, check_prompts, clipped
 
 
 def reader() -> PromptReader:
@@ -18,6 +18,12 @@ def test_built_in_prompts_stand_around_the_borders_of_blocks() -> None:
     lengths = {len(prompt) for prompt in tiny_prompts()}
     assert {31, 32, 33, 64, 65} <= lengths
     assert len({prompt.token_ids for prompt in tiny_prompts()}) == len(tiny_prompts())
+
+
+def test_with_windows_some_prompts_are_longer_than_these() -> None:
+    plain, windowed = built_in(letters), built_in(letters, (16, 70, 4096))
+    longer = {prompt.name: len(prompt) for prompt in windowed if prompt not in plain}
+    assert longer == {"story, beyond a window of 16": 61, "story, beyond a window of 70": 115}
 
 
 def test_some_built_in_prompts_share_a_long_beginning() -> None:

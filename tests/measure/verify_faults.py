@@ -1,5 +1,6 @@
 """Parts with faults that real engines had, for verify to find. It sees no switch."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from pelton.backends.backend import COPY, BlockOps, Executable, StepInputs, StepOutputs
 from pelton.core.plan import StepPlan, StepResult
 from pelton.kv.blocks import Blocks
-from pelton.kv.pool import BlockPool
+from pelton.kv.group import KVGroup
 from pelton.kv.prefix import BlockKeys, Node, PrefixTree
 from pelton.runner.runner import Runner
 
@@ -23,14 +24,14 @@ class Double:
         self.steps = 0  # in which the fault did something
 
     @property
-    def block_bytes(self) -> int:
+    def block_bytes(self) -> tuple[int, ...]:
         return self.inner.block_bytes
 
     @property
     def activation_bytes(self) -> int:
         return self.inner.activation_bytes
 
-    def allocate(self, blocks: int) -> None:
+    def allocate(self, blocks: tuple[int, ...]) -> None:
         self.inner.allocate(blocks)
 
     def labels(self) -> tuple[str, ...]:
@@ -58,7 +59,7 @@ class Double:
         self.inner.close()
 
     def table(self, inputs: StepInputs, sequence: int) -> list[int]:
-        return inputs.tables[inputs.table_offsets[sequence] : inputs.table_offsets[sequence + 1]].tolist()
+        return inputs.tables[0, inputs.table_offsets[sequence] : inputs.table_offsets[sequence + 1]].tolist()
 
 
 class ShortTail(Double):
@@ -71,7 +72,7 @@ class ShortTail(Double):
         for sequence, start in enumerate(inputs.starts.tolist()):
             if start and start % BLOCK == 0:
                 block = self.table(inputs, sequence)[start // BLOCK - 1]
-                ops.import_canonical(block, ops.export_canonical(block, BLOCK - 1))
+                ops.import_canonical(0, block, ops.export_canonical(0, block, BLOCK - 1))
                 self.steps += 1
         return inputs
 
@@ -93,13 +94,12 @@ class SwappedHeads(Double):
         if inputs.block_ops is None:
             return inputs
         ops = self.blocks()
-        for kind, source, target in inputs.block_ops.tolist():
+        for kind, group, source, target in inputs.block_ops.tolist():
             if kind == COPY:
-                held = ops.export_canonical(source, BLOCK)
-                ops.import_canonical(target, {name: data[:, :, ::-1].copy() for name, data in held.items()})
+                ops.import_canonical(group, target, ops.export_canonical(group, source, BLOCK)[:, :, ::-1].copy())
                 self.steps += 1
             else:
-                ops.scrub(target)
+                ops.scrub(group, target)
         return replace(inputs, block_ops=None)
 
 
@@ -112,10 +112,9 @@ class BatchDependent(Double):
         ops = self.blocks()
         for sequence, (start, count) in enumerate(zip(inputs.starts.tolist(), inputs.counts.tolist(), strict=True)):
             block, place = divmod(start + count - 1, BLOCK)
-            held = ops.export_canonical(self.table(inputs, sequence)[block], place + 1)
-            for data in held.values():
-                data[0, 1, 0, place, 0] *= 1 + 2.0**-7  # an ulp of bf16
-            ops.import_canonical(self.table(inputs, sequence)[block], held)
+            held = ops.export_canonical(0, self.table(inputs, sequence)[block], place + 1)
+            held[0, 1, 0, place, 0] *= 1 + 2.0**-7  # an ulp of bf16
+            ops.import_canonical(0, self.table(inputs, sequence)[block], held)
             self.steps += 1
 
 
@@ -133,17 +132,17 @@ class OtherKernel(Double):
         if len(inputs.starts) < 2:
             return self.inner.run(inputs)
         mine, theirs = self.inner.blocks(), self.other.blocks()
-        for kind, source, target in [] if inputs.block_ops is None else inputs.block_ops.tolist():
+        for kind, group, source, target in [] if inputs.block_ops is None else inputs.block_ops.tolist():
             if kind == COPY:
-                mine.copy(source, target)
+                mine.copy(group, source, target)
             else:
-                mine.scrub(target)
-        blocks = set(inputs.tables.tolist())
+                mine.scrub(group, target)
+        blocks = set(inputs.tables[0].tolist())
         for block in blocks:
-            theirs.import_canonical(block, mine.export_canonical(block, BLOCK))
+            theirs.import_canonical(0, block, mine.export_canonical(0, block, BLOCK))
         outputs = self.other.run(replace(inputs, block_ops=None))
         for block in blocks:
-            mine.import_canonical(block, theirs.export_canonical(block, BLOCK))
+            mine.import_canonical(0, block, theirs.export_canonical(0, block, BLOCK))
         self.steps += 1
         return outputs
 
@@ -166,8 +165,7 @@ class SwappedHits(Double):
             self.reached.add((table[0], start + count))
             if start and start % BLOCK == 0 and (table[0], start) not in went_on:
                 block = table[start // BLOCK - 1]
-                held = ops.export_canonical(block, BLOCK)
-                ops.import_canonical(block, {name: data[:, :, ::-1].copy() for name, data in held.items()})
+                ops.import_canonical(0, block, ops.export_canonical(0, block, BLOCK)[:, :, ::-1].copy())
                 self.steps += 1
         return inputs
 
@@ -234,8 +232,8 @@ class StaleTree(PrefixTree):
 
     found = 0
 
-    def __init__(self, pool: BlockPool) -> None:
-        super().__init__(pool)
+    def __init__(self, groups: Sequence[KVGroup], block_size: int) -> None:
+        super().__init__(groups, block_size)
         self.ghosts: dict[tuple[bytes, ...], Node] = {}
 
     def match(self, keys: BlockKeys, most: int) -> list[Node]:
@@ -244,7 +242,7 @@ class StaleTree(PrefixTree):
         while len(nodes) < most:
             path.append(keys.key(len(path)))
             ghost = self.ghosts.get(tuple(path))
-            if ghost is None or not self._pool.references(ghost.block):
+            if ghost is None or not self._groups[0].pool.references(ghost.blocks[0]):
                 break
             StaleTree.found += 1
             nodes.append(ghost)
@@ -253,13 +251,14 @@ class StaleTree(PrefixTree):
     def check(self) -> None:
         """Sees nothing: the answers are to tell."""
 
-    def _detach(self, node: Node) -> None:
+    def _forget(self, group: int, node: Node) -> None:
         path, above = [node.key], node.parent
         while above is not None and above is not self.root:
             path.insert(0, above.key)
             above = above.parent
-        self.ghosts[tuple(path)] = node
-        super()._detach(node)
+        ghost = self.ghosts[tuple(path)] = Node(node.key, 1, node.parent)
+        ghost.blocks, ghost.computed, ghost.attached = list(node.blocks), node.computed, False
+        super()._forget(group, node)
 
 
 class StaleBlocks(Blocks):
@@ -268,7 +267,7 @@ class StaleBlocks(Blocks):
     def __init__(self, *parts: object) -> None:
         super().__init__(*parts)  # type: ignore[arg-type]
         if self.tree is not None:
-            self.tree = StaleTree(self._pool)
+            self.tree = StaleTree(self.groups, self.block_size)
 
 
 class Torn(Double):

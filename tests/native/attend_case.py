@@ -49,6 +49,7 @@ class AttendRecord(ctypes.Structure):
         ("window", ctypes.c_int),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
+        ("slopes", ctypes.c_void_p),
     ]
 
 
@@ -63,6 +64,7 @@ class Shape:
     bf16: bool = True
     window: int = 0
     softcap: float = 0.0
+    slopes: tuple[float, ...] = ()  # of the query heads
 
     @property
     def scale(self) -> float:
@@ -94,8 +96,8 @@ class Sequence:
         """Indices the row at `index` attends to."""
         return slice(max(0, index - self.shape.window + 1) if self.shape.window else 0, index + 1)
 
-    def record(self, first: int, rows: int) -> AttendRecord:
-        """Arguments for rows [first, first + rows), with a pool and a table packed for just these rows."""
+    def record(self, first: int, rows: int, head: int = 0) -> AttendRecord:
+        """Arguments for rows [first, first + rows) and a KV head; pool and table are packed for just these rows."""
         shape, dtype = self.shape, ml_dtypes.bfloat16 if self.shape.bf16 else np.float32
         size, width = np.dtype(dtype).itemsize, shape.key_dim + shape.value_dim
         used = range(self.visible(first).start // BLOCK, (first + rows - 1) // BLOCK + 1)
@@ -104,8 +106,8 @@ class Sequence:
         table = np.full(used.stop + 2 * CHUNK // BLOCK, FORBIDDEN, np.int32)
         for place, block in zip(places, used, strict=True):
             table[block] = place
-            for head in range(shape.heads):
-                pool[place, LAYER, head] = self._packed(block, head).astype(dtype)
+            for which in range(shape.heads):
+                pool[place, LAYER, which] = self._packed(block, which).astype(dtype)
         q = np.ascontiguousarray(self.q[first : first + rows])
         kv = KVViewRecord(
             pool.ctypes.data,
@@ -116,9 +118,12 @@ class Sequence:
             shape.value_dim,
             shape.bf16,
         )
-        self.keeps = [pool, table, q]
-        numbers = (rows, first, 0, shape.group, shape.window, shape.scale, shape.softcap)
-        return AttendRecord(kv, table.ctypes.data, q.ctypes.data, q[0].size, *numbers)
+        slopes = np.array(shape.slopes[head * shape.group : (head + 1) * shape.group], np.float32)
+        self.keeps = [pool, table, q, slopes]
+        numbers = (rows, first, head, shape.group, shape.window, shape.scale, shape.softcap)
+        return AttendRecord(
+            kv, table.ctypes.data, q.ctypes.data, q[0].size, *numbers, slopes.ctypes.data if shape.slopes else None
+        )
 
     def _packed(self, block: int, head: int) -> Floats:
         sides: list[Floats] = []
@@ -164,8 +169,7 @@ class Kernels:
 
     def partial(self, seq: Sequence, first: int, rows: int, head: int, chunk: int) -> Floats:
         """State of one chunk: [rows, group, 2 + value_dim]. Starts from garbage, which the kernel must overwrite."""
-        record = seq.record(first, rows)
-        record.kv_head = head
+        record = seq.record(first, rows, head)
         out = np.full((rows, seq.shape.group, 2 + seq.shape.value_dim), 777.0, np.float32)
         self.library.attend_probe_chunk(self.isa, ctypes.byref(record), chunk, _pointer(out))
         return out
@@ -217,6 +221,8 @@ def oracle(seq: Sequence, index: int) -> Doubles:
         s = k[:, head // shape.group] @ q[head] * shape.scale
         if shape.softcap:
             s = shape.softcap * np.tanh(s / shape.softcap)
+        if shape.slopes:
+            s = s + np.float64(np.float32(shape.slopes[head])) * np.arange(1 - len(k), 1)
         p = np.exp(s - s.max())
         out[head] = p @ v[:, head // shape.group] / p.sum()
     return out

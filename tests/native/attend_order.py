@@ -79,8 +79,8 @@ def padded(x: Floats, rows: int) -> Floats:
     return np.concatenate([x, np.zeros((rows - len(x), *x.shape[1:]), np.float32)])
 
 
-def tile_scores(seq: Sequence, q: Floats, k: Floats) -> Floats:
-    """[64] scores of one row with a tile's k [64, key_dim]."""
+def tile_scores(seq: Sequence, q: Floats, k: Floats, slope: float, distance: int) -> Floats:
+    """[64] scores of one row with a tile's k [64, key_dim], whose first column stands `distance` behind the row."""
     width = -(-seq.shape.key_dim // BLOCK) * BLOCK
     q, turned = padded(q, width), padded(np.ascontiguousarray(k.T), width)
     s = np.zeros(TILE, np.float32)
@@ -89,6 +89,8 @@ def tile_scores(seq: Sequence, q: Floats, k: Floats) -> Floats:
     s = mul(s, np.float32(seq.shape.scale))
     if seq.shape.softcap:
         s = np.float32(seq.shape.softcap) * tanh(s / np.float32(seq.shape.softcap))
+    if seq.shape.slopes:
+        s = fma(np.float32(slope), np.arange(distance, distance + TILE).astype(np.float32), s)
     return s
 
 
@@ -102,7 +104,7 @@ def chunk_state(seq: Sequence, index: int, head: int, chunk: int) -> tuple[np.fl
         if not shown.any():
             continue
         k, v = (padded(x[start : start + TILE, kv_head], TILE) for x in (seq.k, seq.v))
-        s = tile_scores(seq, q, k)
+        s = tile_scores(seq, q, k, shape.slopes[head] if shape.slopes else 0.0, start - index)
         top = max(m, s[shown].max())
         alpha = ZERO if m == -np.inf else exp(np.array([m - top], np.float32))[0]
         p = np.where(shown, exp(s - top), ZERO)

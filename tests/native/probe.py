@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
+from tests.program.sources import random_blocks
 
 from pelton.program.formats import FORMATS
 
@@ -18,16 +19,24 @@ Bytes = NDArray[np.uint8]
 KVGeometry = tuple[int, int, int, int, bool]  # block bytes, layer offset, key dim, value dim, bf16
 
 BLOCK, PANEL = 32, 16
-FORMAT_NUMBERS = {"f32": 0, "bf16": 1, "f16": 2, "q8": 3, "q4": 4, "q4m": 5}
-# Packed format -> the file formats it is packed from.
+# In the order of kernels.h. Packed format -> the file formats it is packed from.
 CONVERSIONS = {
     "f32": ("F32",),
     "bf16": ("BF16", "F16", "F32"),
     "f16": ("F16",),
-    "q8": ("Q8_0",),
+    "q8": ("Q8_0", "Q5_0"),
     "q4": ("Q4_0",),
     "q4m": ("Q4_1",),
+    "q8m": ("Q5_1",),
+    "q4t": ("IQ4_NL",),
+    "q4km": ("Q4_K",),
+    "q8km": ("Q5_K",),
+    "q4kt": ("IQ4_XS",),
+    "q8kh": ("Q6_K",),
+    "q4kh": ("Q3_K",),
+    "q2khm": ("Q2_K",),
 }
+FORMAT_NUMBERS = {name: number for number, name in enumerate(CONVERSIONS)}
 GUARD = np.float32(-12345.0)
 
 
@@ -53,7 +62,10 @@ def _pointer(array: NDArray[np.generic] | None) -> ctypes.c_void_p | None:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A matrix [rows, cols] as file bytes, packed, and as numbers: `codes` * `scale` + `minimum`, or just `codes`."""
+    """A matrix [rows, cols] as file bytes, packed, and as numbers: `codes` * `scale` + `minimum`, or just `codes`.
+
+    `scale` and `minimum` are [rows, units]; `unit`: how many columns share one, 32 or 16.
+    """
 
     format: str
     from_format: str
@@ -64,6 +76,7 @@ class Weights:
     codes: Floats
     scale: Floats | None
     minimum: Floats | None
+    unit: int = BLOCK
 
     def values(self) -> Floats:
         """fp32 [rows, cols] as program/formats.py decodes the file, rounded where packing rounds."""
@@ -88,23 +101,17 @@ def random_file(from_format: str, rows: int, cols: int, rng: np.random.Generator
     if from_format in ("F32", "F16", "BF16"):
         dtype = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}[from_format]
         return np.frombuffer(w.astype(dtype).tobytes(), np.uint8)
-    blocks = rng.integers(0, 256, (rows, cols // BLOCK, FORMATS[from_format].block_bytes), np.uint8)
-    halves = 2 if from_format == "Q4_1" else 1
-    scales = rng.uniform(0.01, 0.2, (*blocks.shape[:2], halves)) * rng.choice([-1, 1], (*blocks.shape[:2], halves))
-    blocks[..., : 2 * halves] = scales.astype(np.float16).view(np.uint8)
-    return blocks.reshape(-1)
+    block = FORMATS[from_format].block
+
+    def halves(size: tuple[int, int]) -> NDArray[np.float64]:
+        return np.asarray(rng.uniform(0.01, 0.2, size) * rng.choice([-1, 1], size) * (BLOCK / block))
+
+    return random_blocks(from_format, rows * (cols // block), rng, halves).reshape(-1)
 
 
-def _codes(from_format: str, raw: Bytes, rows: int, cols: int) -> tuple[Floats, Floats | None, Floats | None]:
-    """Codes [rows, cols], scales and minima [rows, blocks] of a quantised file."""
-    blocks = raw.reshape(rows, cols // BLOCK, -1)
-    halves = np.ascontiguousarray(blocks[..., :4]).view(np.float16).astype(np.float32)
-    scale, minimum = halves[..., 0].copy(), halves[..., 1].copy()
-    if from_format == "Q8_0":
-        return blocks[..., 2:].view(np.int8).astype(np.float32).reshape(rows, cols), scale, None
-    codes = blocks[..., 4 if from_format == "Q4_1" else 2 :]
-    nibbles = np.concatenate([codes & 15, codes >> 4], -1).astype(np.float32).reshape(rows, cols)
-    return (nibbles, scale, minimum) if from_format == "Q4_1" else (nibbles - np.float32(8), scale, None)
+def fitting(packed: str, cols: int) -> int:
+    """The next number of columns from `cols` on that rows of the format can have."""
+    return cols + -cols % max(FORMATS[from_format].block for from_format in CONVERSIONS[packed])
 
 
 class Probe:
@@ -113,6 +120,7 @@ class Probe:
     def __init__(self, library: ctypes.CDLL, isa: int) -> None:
         self._library = library
         self._isa = isa
+        self.door = (library, isa)  # for functions that are called elsewhere
         library.probe_name.restype = ctypes.c_char_p
         library.probe_pack.restype = ctypes.c_char_p
         library.probe_packed_bytes.restype = ctypes.c_size_t
@@ -161,17 +169,22 @@ class Probe:
         rows, cols = shape
         packed = self.pack(to, from_format, raw, shape)
         if to.startswith("q"):
-            return Weights(to, from_format, rows, cols, raw, packed, *_codes(from_format, raw, rows, cols))
+            form = FORMATS[from_format]
+            assert form.codes is not None
+            coded = form.codes(raw.reshape(rows, cols // form.block, -1))
+            codes, scale = coded.codes.reshape(rows, cols), coded.scale.reshape(rows, -1)
+            minimum = None if coded.minimum is None else coded.minimum.reshape(rows, -1)
+            return Weights(to, from_format, rows, cols, raw, packed, codes, scale, minimum, cols // scale.shape[1])
         values = _values(to, from_format, shape, raw)
         return Weights(to, from_format, rows, cols, raw, packed, values, None, None)
 
     def prepare(
-        self, x: Floats, *, gain: Floats | None = None, eps: float = 1e-5, rounded: bool = True
+        self, x: Floats, *, gain: Floats | None = None, eps: float = 1e-5, rounded: bool = True, halves: bool = True
     ) -> tuple[Floats, Floats]:
-        """x [rows, cols] -> rows [rows, padded(cols)] and block sums [rows, blocks]."""
+        """x [rows, cols] -> rows [rows, padded(cols)] and sums [rows, 3 * blocks] of blocks, then of half blocks."""
         rows, cols = x.shape
         out = np.full((rows, padded(cols)), GUARD)
-        sums = np.full((rows, padded(cols) // BLOCK), GUARD)
+        sums = np.full((rows, 3 * padded(cols) // BLOCK), GUARD)
         for t in range(rows):
             line, block = np.full(padded(cols) + 1, GUARD), np.full(sums.shape[1] + 1, GUARD)
             self._library.probe_prepare(
@@ -183,6 +196,7 @@ class Probe:
                 int(rounded),
                 _pointer(line),
                 _pointer(block),
+                int(halves),
             )
             assert line[-1] == GUARD
             assert block[-1] == GUARD
@@ -190,7 +204,7 @@ class Probe:
         return out, sums
 
     def matmul(self, w: Weights, x: Floats, sums: Floats) -> Floats:
-        """x [rows, padded(cols)], sums [rows, blocks] -> [rows, outputs rounded up to panels]."""
+        """x [rows, padded(cols)], sums [rows, 3 * blocks] -> [rows, outputs rounded up to panels]."""
         width = -(-w.rows // PANEL) * PANEL
         out = np.full((len(x), width + 3), GUARD)
         self._library.probe_matmul(
@@ -226,6 +240,7 @@ class Probe:
             len(x),
             _pointer(out),
             ctypes.c_size_t(w.rows),
+            w.unit,
         )
         return out
 

@@ -25,6 +25,8 @@ LAYERS = {
     "window_in_tile": Shape(window=75),
     "window_tile": Shape(window=64, group=1),
     "window_chunk": Shape(key_dim=96, window=600, softcap=30.0),
+    "slopes": Shape(slopes=(0.5, 0.0625, 0.004)),
+    "slopes_window": Shape(key_dim=32, heads=2, group=2, window=75, softcap=9.0, slopes=(0.25, -0.1, 0.01, 0.7)),
 }
 
 
@@ -49,16 +51,20 @@ def test_close_to_fp64(attend: Kernels, layer: str, stored: str) -> None:
             np.testing.assert_allclose(out[row], oracle(seq, context - rows + row), atol=tolerance, rtol=0)
 
 
-@pytest.mark.parametrize("other", [{"window": 74}, {"window": 76}, {"softcap": 2.2}, {"key_dim": 60}, {"missing": 1}])
+@pytest.mark.parametrize(
+    "other", [{"window": 74}, {"window": 76}, {"softcap": 2.2}, {"key_dim": 60}, {"missing": 1}, {"slope": 0.03}]
+)
 def test_the_oracle_would_notice(other: dict[str, float]) -> None:
     """One token more or less, another cap or scale moves the oracle far beyond the tolerances of the test above."""
-    shape = Shape(window=0 if "missing" in other else 75, softcap=2.0)
+    shape = Shape(window=0 if "missing" in other else 75, softcap=2.0, slopes=(0.02,) * 3)
     seq = sequence(shape, 150)
     truth = oracle(seq, 149)
     if "missing" in other:
         seq.k, seq.v = seq.k[:-1], seq.v[:-1]
     elif "key_dim" in other:
         seq.k, seq.q = seq.k[:, :, :60], seq.q[:, :, :60]
+    elif "slope" in other:
+        seq.shape = dataclasses.replace(shape, slopes=(0.02, 0.02, other["slope"]))
     else:
         seq.shape = dataclasses.replace(
             shape, window=int(other.get("window", 75)), softcap=float(other.get("softcap", 2.0))
@@ -77,6 +83,9 @@ def test_the_oracle_would_notice(other: dict[str, float]) -> None:
         ("tail", 97),
         ("softcap", 130),
         ("window_in_tile", 600),
+        ("slopes", 64),
+        ("slopes", 600),
+        ("slopes_window", 560),
     ],
 )
 def test_follows_the_pinned_order(

@@ -18,6 +18,7 @@ SHAPES = {
     "wide_group": Shape(group=8, key_dim=80, value_dim=112),
     "window": Shape(window=70, group=2),
     "softcap": Shape(softcap=3.0, heads=2, group=1, bf16=False, key_dim=16, value_dim=24),
+    "slopes": Shape(heads=2, group=2, key_dim=16, window=90, slopes=(0.5, 0.125, 0.01, 0.001)),
 }
 
 
@@ -61,7 +62,8 @@ def test_row_alone_is_row_among_others(attend: Kernels, name: str, indices: int)
 def test_any_split_of_the_rows(every: dict[str, Kernels], data: st.DataObject) -> None:
     kernel = every[data.draw(st.sampled_from([name for name in every if name != "portable"] or ["portable"]))]
     group, window = data.draw(st.sampled_from([1, 2, 3, 5])), data.draw(st.sampled_from([0, 0, 3, 40, 64, 100, 513]))
-    shape = Shape(key_dim=16, value_dim=18, group=group, window=window, bf16=data.draw(st.booleans()))
+    slopes = data.draw(st.sampled_from([(), (0.3, 0.1, 0.02, 0.5, 0.0)[:group]]))
+    shape = Shape(key_dim=16, value_dim=18, group=group, window=window, bf16=data.draw(st.booleans()), slopes=slopes)
     indices = data.draw(st.integers(1, 620))
     rows = data.draw(st.integers(1, min(64, indices)))
     borders = sorted(data.draw(st.sets(st.integers(1, rows), max_size=6)) | {0, rows})

@@ -3,17 +3,19 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.native.probe import CONVERSIONS, Floats, Probe, Weights, same_bits
+from tests.native.probe import CONVERSIONS, Floats, Probe, Weights, fitting, same_bits
+from tests.numerics import order1
 
 FORMATS = sorted(CONVERSIONS)
 ROW_COUNTS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33)
 # Outputs and columns: whole panels and blocks, tails of both, more blocks than are expanded at a time.
-SHAPES = ((16, 32), (1, 64), (17, 96), (47, 288), (32, 576))
+SHAPES = ((16, 32), (1, 64), (17, 96), (47, 288), (32, 576), (17, 1280))
 TAILED = ((16, 1), (5, 31), (33, 33), (16, 65), (20, 259))
 
 
-def shapes(packed: str) -> tuple[tuple[int, int], ...]:
-    return SHAPES if packed.startswith("q") else SHAPES + TAILED
+def shapes(packed: str) -> list[tuple[int, int]]:
+    given = SHAPES if packed.startswith("q") else SHAPES + TAILED
+    return [(rows, fitting(packed, cols)) for rows, cols in given]
 
 
 def random_rows(count: int, cols: int, rng: np.random.Generator) -> Floats:
@@ -33,6 +35,22 @@ def test_order_1_to_the_bit_on_every_isa(probes: list[Probe], packed: str, round
                 out = probe.matmul(w, x, sums)
                 assert same_bits(out[:, : w.rows], expected), (probe, shape, count)
                 assert not out[:, w.rows :].any()
+
+
+@pytest.mark.parametrize(("packed", "from_format"), [(to, form) for to, forms in CONVERSIONS.items() for form in forms])
+def test_the_page_in_plain_python(probes: list[Probe], packed: str, from_format: str) -> None:
+    rng = np.random.default_rng(6)
+    w = probes[0].weights(packed, from_format, (3, fitting(packed, 96)), rng)
+    x, sums = probes[0].prepare(random_rows(2, w.cols, rng))
+    scale, minimum = (None if part is None else part.tolist() for part in (w.scale, w.minimum))
+    expected = [
+        order1.product(row, w.codes[i].tolist(), scale and scale[i], minimum and minimum[i], w.unit)
+        for row in x.tolist()
+        for i in range(w.rows)
+    ]
+    for probe in probes:
+        out = probe.matmul(w, x, sums)[:, : w.rows]
+        assert same_bits(np.ascontiguousarray(out), np.array(expected, np.float32).reshape(2, w.rows)), probe
 
 
 @pytest.mark.parametrize("packed", FORMATS)
@@ -55,15 +73,16 @@ def test_close_to_float64(probes: list[Probe], packed: str) -> None:
 def codes_form_size(w: Weights, x: Floats) -> NDArray[np.float64]:
     """Size of the terms of the codes form, where scale * code and the minimum cancel only in the end."""
     assert w.scale is not None and w.minimum is not None
-    parts = np.abs(w.codes.reshape(w.rows, -1, 32)) * np.abs(w.scale)[..., None] + np.abs(w.minimum)[..., None]
+    codes = np.abs(w.codes.reshape(w.rows, -1, w.unit))
+    parts = codes * np.abs(w.scale)[..., None] + np.abs(w.minimum)[..., None]
     return np.asarray(np.abs(x[:, : w.cols]) @ parts.reshape(w.rows, w.cols).T, np.float64)
 
 
 @pytest.mark.parametrize("packed", FORMATS)
 def test_a_row_alone_is_the_row_among_others(probes: list[Probe], packed: str) -> None:
-    rng = np.random.default_rng(3)
-    w = probes[0].weights(packed, CONVERSIONS[packed][-1], (32, 320), rng)
-    x, sums = probes[0].prepare(random_rows(70, 320, rng))
+    rng, cols = np.random.default_rng(3), fitting(packed, 560)
+    w = probes[0].weights(packed, CONVERSIONS[packed][-1], (32, cols), rng)
+    x, sums = probes[0].prepare(random_rows(70, cols, rng))
     for probe in probes:
         together = probe.matmul(w, x, sums)
         for first, last in ((0, 1), (5, 6), (69, 70), (3, 5), (10, 13), (20, 29), (30, 63)):
@@ -73,9 +92,9 @@ def test_a_row_alone_is_the_row_among_others(probes: list[Probe], packed: str) -
 
 @pytest.mark.parametrize("packed", FORMATS)
 def test_nan_stays_in_its_row(probes: list[Probe], packed: str) -> None:
-    rng = np.random.default_rng(4)
-    w = probes[0].weights(packed, CONVERSIONS[packed][0], (48, 128), rng)
-    clean = random_rows(19, 128, rng)
+    rng, cols = np.random.default_rng(4), fitting(packed, 128)
+    w = probes[0].weights(packed, CONVERSIONS[packed][0], (48, cols), rng)
+    clean = random_rows(19, cols, rng)
     spoilt = clean.copy()
     spoilt[7, 40] = np.nan
     spoilt[12, 3] = np.inf
@@ -103,7 +122,7 @@ def test_denormals_count_as_zero_and_are_flushed(probes: list[Probe]) -> None:
         w = probe.packed("f32", "F32", (16, 64), np.frombuffer(values.tobytes(), np.uint8))
         for count in (1, 9):
             rows = np.ascontiguousarray(x[:count])
-            out = probe.matmul(w, rows, np.zeros((count, 2), np.float32))
+            out = probe.matmul(w, rows, np.zeros((count, 6), np.float32))
             assert (out[:, :3] == 0).all(), probe
             assert (out[:, 3] == normal).all()
             assert not out[:, 4:].any()
@@ -113,5 +132,5 @@ def test_zero_rows_write_nothing(probes: list[Probe]) -> None:
     rng = np.random.default_rng(5)
     for probe in probes:
         w = probe.weights("bf16", "BF16", (16, 64), rng)
-        out = probe.matmul(w, np.zeros((0, 64), np.float32), np.zeros((0, 2), np.float32))
+        out = probe.matmul(w, np.zeros((0, 64), np.float32), np.zeros((0, 6), np.float32))
         assert out.shape == (0, 16)

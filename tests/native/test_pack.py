@@ -3,46 +3,87 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.native.probe import CONVERSIONS, PANEL, Bytes, Floats, Probe, padded, random_file, same_bits
+from tests.native.probe import CONVERSIONS, PANEL, Bytes, Floats, Probe, fitting, padded, random_file, same_bits
+
+from pelton.program.formats import IQ4_LEVELS
 
 PAIRS = [(to, from_format) for to, sources in CONVERSIONS.items() for from_format in sources]
-BLOCK_BYTES = {"f32": 2048, "bf16": 1024, "f16": 1024, "q8": 544, "q4": 288, "q4m": 320}
+DENSE = ("f32", "bf16", "f16")
+# Codes, what is subtracted from them, scales of a K-block; minima as many as scales; nested: as int8, halves in front.
+LAYOUTS = {
+    "q8": ("int8", 0, 1, False, False),
+    "q4": ("nibbles", 8, 1, False, False),
+    "q4m": ("nibbles", 0, 1, True, False),
+    "q8m": ("int8", 0, 1, True, False),
+    "q4t": ("levels", 0, 1, False, False),
+    "q4km": ("nibbles", 0, 1, True, True),
+    "q8km": ("int8", 0, 1, True, True),
+    "q4kt": ("levels", 0, 1, False, True),
+    "q8kh": ("int8", 0, 2, False, True),
+    "q4kh": ("nibbles", 4, 2, False, True),
+    "q2khm": ("crumbs", 0, 2, True, True),
+}
+BITS = {
+    "f32": 32, "bf16": 16, "f16": 16, "q8": 8.5, "q4": 4.5, "q4m": 5, "q8m": 9, "q4t": 4.5, "q4km": 4.625,
+    "q8km": 8.625, "q4kt": 4.3125, "q8kh": 8.5625, "q4kh": 4.5625, "q2khm": 3.125,
+}  # fmt: skip
 
 
 def unpacked(packed: Bytes, to: str, rows: int, cols: int) -> Floats:
     """fp32 [panels * 16, padded(cols)], read by the words of kernels.h alone."""
-    blocks = packed.reshape(-(-rows // PANEL), padded(cols) // 32, BLOCK_BYTES[to])
-    halves = np.ascontiguousarray(blocks[..., :64]).view(np.float16).astype(np.float32)
-    scale, minimum = halves[..., None, :16], halves[..., None, 16:]
+    panels, blocks = -(-rows // PANEL), padded(cols) // 32
+    values = dense(packed.reshape(panels, blocks, -1), to) if to in DENSE else coded(packed, to, panels, blocks)
+    return np.ascontiguousarray(values.transpose(0, 3, 1, 2)).reshape(panels * PANEL, padded(cols))
+
+
+def dense(blocks: Bytes, to: str) -> Floats:
+    """[panels, blocks, 32 k, 16]."""
+    shape = (*blocks.shape[:2], 32, 16)
     if to == "f32":
-        values = blocks.view(np.float32).reshape(*blocks.shape[:2], 32, 16)
-    elif to == "f16":
-        values = blocks.view(np.float16).astype(np.float32).reshape(*blocks.shape[:2], 32, 16)
-    elif to == "bf16":
-        pairs = blocks.view(ml_dtypes.bfloat16).astype(np.float32).reshape(*blocks.shape[:2], 16, 16, 2)
-        values = pairs.swapaxes(3, 4).reshape(*blocks.shape[:2], 32, 16)
-    elif to == "q8":
-        values = scale * blocks[..., 32:].view(np.int8).astype(np.float32).reshape(*blocks.shape[:2], 32, 16)
+        return blocks.view(np.float32).reshape(shape)
+    if to == "f16":
+        return blocks.view(np.float16).astype(np.float32).reshape(shape)
+    pairs: Floats = blocks.view(ml_dtypes.bfloat16).astype(np.float32).reshape(*blocks.shape[:2], 16, 16, 2)
+    return pairs.swapaxes(3, 4).reshape(shape)
+
+
+def coded(packed: Bytes, to: str, panels: int, blocks: int) -> Floats:
+    """[panels, blocks, 32 k, 16]."""
+    kind, minus, scales, has_minima, nested = LAYOUTS[to]
+    group, kinds = 8 if nested else 1, 1 + has_minima
+    lines = packed.reshape(panels, blocks // group, -1)
+    heads, lines = np.split(lines, [32 * kinds if nested else 0], -1)
+    lines = lines.reshape(panels, blocks, -1)
+    numbers, codes = np.split(lines, [scales * kinds * 16 * (1 if nested else 2)], -1)
+    if nested:
+        halves = np.ascontiguousarray(heads).view(np.float16).astype(np.float32).reshape(panels, -1, 1, kinds, 1, 16)
+        factors = np.ascontiguousarray(numbers).view(np.int8).astype(np.float32)
+        both = (halves * factors.reshape(panels, -1, 8, kinds, scales, 16)).reshape(panels, blocks, kinds, scales, 16)
     else:
-        words = (
-            np.ascontiguousarray(blocks[..., 32 if to == "q4" else 64 :])
-            .view(np.uint32)
-            .reshape(*blocks.shape[:2], 4, 1, 16)
-        )
-        codes = (
-            (words >> (4 * np.arange(8, dtype=np.uint32))[:, None] & 15)
-            .astype(np.float32)
-            .reshape(*blocks.shape[:2], 32, 16)
-        )
-        values = scale * (codes - 8) if to == "q4" else scale * codes + minimum
-    return np.ascontiguousarray(values.transpose(0, 3, 1, 2)).reshape(len(blocks) * PANEL, padded(cols))
+        both = np.ascontiguousarray(numbers).view(np.float16).astype(np.float32).reshape(panels, blocks, kinds, 1, 16)
+    spread = np.repeat(both, 32 // scales, 3)
+    stored = code_numbers(np.ascontiguousarray(codes), kind) - np.float32(minus)
+    return np.asarray(spread[:, :, 0] * stored + spread[:, :, 1] if has_minima else spread[:, :, 0] * stored)
+
+
+def code_numbers(codes: Bytes, kind: str) -> Floats:
+    shape = (*codes.shape[:2], 32, 16)
+    if kind == "int8":
+        return codes.view(np.int8).astype(np.float32).reshape(shape)
+    bits = 2 if kind == "crumbs" else 4
+    words = (
+        codes.view(np.uint16 if kind == "crumbs" else np.uint32).astype(np.uint32).reshape(*codes.shape[:2], 4, 1, 16)
+    )
+    shifts = np.arange(0, 8 * bits, bits, dtype=np.uint32)[:, None]
+    numbers = (words >> shifts & np.uint32((1 << bits) - 1)).reshape(shape)
+    return np.asarray(IQ4_LEVELS[numbers] if kind == "levels" else numbers, np.float32)
 
 
 @pytest.mark.parametrize(("to", "from_format"), PAIRS)
 def test_layout(probes: list[Probe], to: str, from_format: str) -> None:
     rng = np.random.default_rng(1)
-    shapes = [(16, 32), (1, 64), (33, 96), (48, 256)] + ([] if to.startswith("q") else [(17, 33), (5, 1), (16, 95)])
-    for rows, cols in shapes:
+    for rows, given in [(16, 32), (1, 64), (33, 96), (48, 256), (17, 513), (5, 1), (16, 95)]:
+        cols = fitting(to, given)
         w = probes[0].weights(to, from_format, (rows, cols), rng)
         out = unpacked(w.packed, to, rows, cols)
         assert same_bits(np.ascontiguousarray(out[:rows, :cols]), w.values())
@@ -53,7 +94,7 @@ def test_layout(probes: list[Probe], to: str, from_format: str) -> None:
 @pytest.mark.parametrize(("to", "from_format"), PAIRS)
 def test_ranges_of_panels_and_the_order_of_rows(probes: list[Probe], to: str, from_format: str) -> None:
     rng = np.random.default_rng(2)
-    shape = rows, cols = 75, 128
+    shape = rows, cols = 75, fitting(to, 400)
     raw = random_file(from_format, rows, cols, rng)
     whole = probes[0].pack(to, from_format, raw, shape)
     parts = probes[0].pack(to, from_format, raw, shape, panels=[(3, 5), (0, 1), (1, 3), (2, 2)])
@@ -61,6 +102,12 @@ def test_ranges_of_panels_and_the_order_of_rows(probes: list[Probe], to: str, fr
     order = rng.permutation(rows).astype(np.int32)
     moved = unpacked(probes[0].pack(to, from_format, raw, shape, order=order), to, rows, cols)
     assert same_bits(np.ascontiguousarray(moved[:rows]), np.ascontiguousarray(unpacked(whole, to, rows, cols)[order]))
+
+
+@pytest.mark.parametrize("to", BITS)
+def test_bits_of_a_weight(probes: list[Probe], to: str) -> None:
+    raw = random_file(CONVERSIONS[to][0], 32, 512, np.random.default_rng(4))
+    assert 8 * len(probes[0].pack(to, CONVERSIONS[to][0], raw, (32, 512))) == BITS[to] * 32 * 512
 
 
 def test_rounding_of_every_half_to_bf16(probes: list[Probe]) -> None:
@@ -90,3 +137,5 @@ def test_refusals_name_the_conversion(probes: list[Probe]) -> None:
             probes[0].pack(to, from_format, raw, (16, 32), panels=[(0, 0)])
     with pytest.raises(ValueError, match="33 columns are not whole blocks"):
         probes[0].pack("q8", "Q8_0", raw, (16, 33))
+    with pytest.raises(ValueError, match="Q4_K: 160 columns are not whole blocks"):
+        probes[0].pack("q4km", "Q4_K", raw, (16, 160))

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.native.probe import BLOCK, CONVERSIONS, Bytes, Floats, KVGeometry, Probe, padded, same_bits
+from tests.native.probe import BLOCK, CONVERSIONS, GUARD, Bytes, Floats, KVGeometry, Probe, fitting, padded, same_bits
 
 LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 64, 100, 576)
 FP32 = np.float32
@@ -17,15 +17,20 @@ def bf16(x: Floats) -> Floats:
     return x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-def chains(x: Floats) -> Floats:
-    """Order-1 block sums of x [n]: [blocks]. Without fma, so only for sums and for exact products."""
+def chains(x: Floats, unit: int = BLOCK) -> Floats:
+    """Order-1 sums of the blocks (or halves) of x [n]. Without fma, so only for sums and for exact products."""
     blocks = np.zeros(padded(len(x)), np.float32)
     blocks[: len(x)] = x
-    pairs = blocks.reshape(-1, BLOCK // 2, 2)
+    pairs = blocks.reshape(-1, unit // 2, 2)
     sums = np.zeros((len(pairs), 2), np.float32)
-    for i in range(BLOCK // 2):
+    for i in range(unit // 2):
         sums = sums + pairs[:, i]
     return sums[:, 0] + sums[:, 1]
+
+
+def all_sums(x: Floats) -> Floats:
+    """What prepare gives: of blocks, then of halves."""
+    return np.concatenate([chains(x), chains(x, BLOCK // 2)])
 
 
 # ---- gathering ----
@@ -34,7 +39,7 @@ def chains(x: Floats) -> Floats:
 @pytest.mark.parametrize("packed", sorted(CONVERSIONS))
 def test_gathered_rows_are_the_decoded_file(probes: list[Probe], packed: str) -> None:
     rng = np.random.default_rng(1)
-    for shape in [(40, 64), (17, 96)] + ([] if packed.startswith("q") else [(20, 45)]):
+    for shape in ((40, fitting(packed, 64)), (17, fitting(packed, 290)), (20, fitting(packed, 45))):
         for from_format in CONVERSIONS[packed]:
             w = probes[0].weights(packed, from_format, shape, rng)
             values = w.values()
@@ -56,7 +61,11 @@ def test_prepare_without_norm(probes: list[Probe], n: int) -> None:
             expected = bf16(x) if rounded else x
             assert same_bits(np.ascontiguousarray(out[:, :n]), expected)
             assert not out[:, n:].any()
-            assert all(same_bits(sums[t], chains(expected[t])) for t in range(3))
+            assert all(same_bits(sums[t], all_sums(expected[t])) for t in range(3))
+        _, sums = probe.prepare(x, halves=False)
+        blocks = padded(n) // BLOCK
+        assert same_bits(sums[0, :blocks], chains(bf16(x)[0]))
+        assert (sums[:, blocks:] == GUARD).all()
 
 
 @pytest.mark.parametrize("n", LENGTHS)
@@ -78,7 +87,7 @@ def test_norm_in_order_1(probes: list[Probe], n: int) -> None:
         assert not out[0, n:].any()
         out, sums = probe.prepare(x, gain=gain, eps=eps, rounded=True)
         assert same_bits(out[0, :n], bf16(expected))
-        assert same_bits(sums[0], chains(out[0]))
+        assert same_bits(sums[0], all_sums(out[0]))
 
 
 def test_norm_close_to_float64_and_equal_on_every_isa(probes: list[Probe]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.native import row_functions
 from tests.native.attend_case import Kernels, Shape, kernels
 from tests.native.attend_case import Sequence as Tokens
 from tests.native.choose_case import NativeChoice, native_choices, record
@@ -95,8 +96,21 @@ def product(isa: Isa, case: Case) -> float:
     return float(isa.probe.matmul(w, x, sums)[0, 0])
 
 
+def nested_product(isa: Isa, case: Case) -> float:
+    w = isa.probe.packed(case["form"], NESTED[case["form"]], (1, 256), np.frombuffer(_nested_bytes(case), np.uint8))
+    x, sums = isa.probe.prepare(_floats([case["x"]]), rounded=False)
+    return float(isa.probe.matmul(w, x, sums)[0, 0])
+
+
 def rms_norm(isa: Isa, case: Case) -> object:
-    return isa.probe.rms_norm(_floats(case["x"]), _floats(case["gain"]), case["eps"]).tolist()
+    gain = _floats(case["gain"])
+    parts = _floats(case["x"]).reshape(-1, len(gain))
+    return [y for part in parts for y in isa.probe.rms_norm(part, gain, case["eps"]).tolist()]
+
+
+def layer_norm(isa: Isa, case: Case) -> object:
+    bias = _floats(case["bias"]) if "bias" in case else None
+    return row_functions.layer_norm(isa.probe, _floats(case["x"]), _floats(case["gain"]), bias, case["eps"]).tolist()
 
 
 def silu(isa: Isa, case: Case) -> object:
@@ -119,10 +133,15 @@ def rotation(isa: Isa, case: Case) -> object:
 
 def attention(isa: Isa, case: Case) -> Case:
     k, v, q = (_floats(case[name]) for name in "kvq")
-    shape = Shape(k.shape[1], v.shape[1], 1, 1, case["form"] == "bf16", 0, case["softcap"])
+    slopes = (case["slope"],) if "slope" in case else ()
+    shape = Shape(k.shape[1], v.shape[1], 1, 1, case["form"] == "bf16", case.get("window", 0), case["softcap"], slopes)
     seq = Tokens(shape, k[:, None], v[:, None], np.broadcast_to(q, (len(k), 1, len(q))).copy())
     state = isa.attend.states(seq, len(k) - 1, 1)
     return {"m": float(state[0, 0, 0]), "l": float(state[0, 0, 1]), "y": isa.attend.finish(state)[0, 0].tolist()}
+
+
+def logits(isa: Isa, case: Case) -> object:
+    return row_functions.cap_logits(isa.probe, _floats(case["x"]), case["scale"], case["softcap"]).tolist()
 
 
 def merge(isa: Isa, case: Case) -> object:
@@ -168,6 +187,34 @@ def _file_bytes(case: Case) -> bytes:
         nibbles = codes + (8 if case["form"] == "q4" else 0)
         made += (nibbles[:16] | nibbles[16:] << 4).astype(np.uint8).tobytes()
     return made
+
+
+NESTED = {"q4km": "Q4_K", "q8kh": "Q6_K", "q2khm": "Q2_K"}
+
+
+def _nested_bytes(case: Case) -> bytes:
+    """A block of 256 as its file format has it; a file's minima are subtracted."""
+    lines = np.array(case["w"]).reshape(2, 4, 32)
+    scale, factors = np.float16(case["scale"]).tobytes(), np.array(case["scale_factors"])
+    if case["form"] == "q8kh":
+        low, high = lines + 32 & 15, lines + 32 >> 4
+        return _bytes(low[:, :2] | low[:, 2:] << 4, _pairs(high), factors) + scale
+    minimum, minima = np.float16(-case["minimum"]).tobytes(), np.array(case["minimum_factors"])
+    if case["form"] == "q2khm":
+        return _bytes(factors | minima << 4, _pairs(lines)) + scale + minimum
+    tops = factors[4:] >> 4 << 6, minima[4:] >> 4 << 6
+    sixes = _bytes(factors[:4] | tops[0], minima[:4] | tops[1], factors[4:] & 15 | (minima[4:] & 15) << 4)
+    codes = lines.reshape(4, 2, 32)
+    return scale + minimum + sixes + _bytes(codes[:, 0] | codes[:, 1] << 4)
+
+
+def _bytes(*parts: NDArray[np.signedinteger]) -> bytes:
+    return b"".join(part.astype(np.uint8).tobytes() for part in parts)
+
+
+def _pairs(lines: NDArray[np.signedinteger]) -> NDArray[np.signedinteger]:
+    """Four lines of 2-bit codes [2, 4, 32] in the bytes of one."""
+    return lines[:, 0] | lines[:, 1] << 2 | lines[:, 2] << 4 | lines[:, 3] << 6
 
 
 def every_isa(library: ctypes.CDLL, probes: list[Probe]) -> list[Isa]:

@@ -36,6 +36,21 @@ def _products(rng: np.random.Generator) -> list[Case]:
     return dense + coded
 
 
+def _nested(rng: np.random.Generator) -> list[Case]:
+    """Blocks of 256 whose scales are integers times a half: one for each 32 or 16 codes, with minima and without."""
+    made: list[Case] = []
+    for form, groups, codes, factors, minima in (
+        ("q4km", 8, (0, 16), (0, 64), 64), ("q8kh", 16, (-32, 32), (-128, 128), 0), ("q2khm", 16, (0, 4), (0, 16), 16),
+    ):  # fmt: skip
+        halves = (rng.integers(900, 1100, 2) / 2**16).tolist()
+        case: Case = {"form": form, "x": _coarse(rng, 256), "w": rng.integers(*codes, 256).tolist()}
+        case |= {"scale": halves[0], "scale_factors": rng.integers(*factors, groups).tolist()}
+        if minima:
+            case |= {"minimum": -halves[1], "minimum_factors": rng.integers(0, minima, groups).tolist()}
+        made.append(case)
+    return made
+
+
 def _attention(rng: np.random.Generator) -> list[Case]:
     """A tile seen in both of its halves, head sizes that are no whole blocks, a soft-cap."""
     made: list[Case] = []
@@ -46,6 +61,29 @@ def _attention(rng: np.random.Generator) -> list[Case]:
         k, v = draw(rng, tokens, key_dim), draw(rng, tokens, value_dim)
         made.append({"form": form, "softcap": softcap, "q": _normal(rng, key_dim), "k": k, "v": v})
     return made
+
+
+def _later_attention(rng: np.random.Generator) -> list[Case]:
+    """A window that ends inside a block, one that leaves nothing of a tile, a bias by distance; all of it at once."""
+    made: list[Case] = []
+    for form, tokens, softcap, more in (
+        ("bf16", 40, 0.0, {"window": 13}), ("fp32", 70, 0.0, {"window": 6}), ("bf16", 9, 0.0, {"slope": 2.0**-3}),
+        ("fp32", 67, 3.0, {"window": 20, "slope": _as_stored(0.7)}),
+    ):  # fmt: skip
+        draw = _coarse if form == "bf16" else _normal
+        k, v, q = draw(rng, tokens, 4), draw(rng, tokens, 2), _normal(rng, 4)
+        made.append({"form": form, "softcap": softcap, **more, "q": q, "k": k, "v": v})
+    return made
+
+
+def _norms(rng: np.random.Generator) -> dict[str, list[Case]]:
+    def case(eps: float, **sizes: int) -> Case:
+        return {"eps": _as_stored(eps), **{name: _normal(rng, size) for name, size in sizes.items()}}
+
+    return {
+        "rms_norm": [case(1e-6, x=21, gain=7)],
+        "layer_norm": [case(1e-5, x=35, gain=35, bias=35), case(0.5, x=3, gain=3), case(1e-5, x=31, gain=31, bias=31)],
+    }
 
 
 def _choices() -> list[Case]:
@@ -101,6 +139,8 @@ def inputs() -> dict[str, list[Case]]:
     halfway = [1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 2**-8, 3.3e38, 3.4e38]
     words = [0, 1, 2**31, 2**31 - 1, 2**32 - 1, *rng.integers(0, 2**32, 8).tolist()]
     frequencies = [1.0, 10000.0**-0.25, 10000.0**-0.75, 500000.0**-0.9]
+    later = np.random.default_rng(3)
+    norms = _norms(later)
     return {
         "bf16": [{"x": _single(0, -0.0, *halfway, INF, *_normal(rng, 6))}],
         "exp": [{"x": _single(*exps, *(8 * x for x in _normal(rng, 12)))}],
@@ -108,9 +148,12 @@ def inputs() -> dict[str, list[Case]]:
         "exp_double": [{"x": [0.0, 1.0, -1.0, -31.25, -699.9, -700.5, *(-20 * rng.random(8)).tolist()]}],
         "log_double": [{"x": [1.0, 0.5, 2.0, 2.0**-33, 1 - 2.0**-33, 0.7, 0.71, *(5000 * rng.random(8)).tolist()]}],
         "product": _products(rng),
+        "nested_product": _nested(np.random.default_rng(4)),
         "rms_norm": [
             {"eps": _as_stored(eps), "x": _normal(rng, n), "gain": _normal(rng, n)} for n, eps in ((35, 1e-5), (3, 0.5))
-        ],
+        ]
+        + norms["rms_norm"],
+        "layer_norm": norms["layer_norm"],
         "silu": [{"x": _single(*gates, *_normal(rng, 6))}],
         "gelu_tanh": [{"x": _single(*gates, *_normal(rng, 6))}],
         "angles": [
@@ -118,12 +161,16 @@ def inputs() -> dict[str, list[Case]]:
             for position, factor in ((0, 1.0), (1, 1.0), (355, 1.0), (8191, 1.0), (103993, 1.0), (77, 1.25))
         ],
         "rotation": [dict(zip(("x1", "x2", "cos", "sin"), _normal(rng, 4), strict=True)) for _ in range(3)],
-        "attention": _attention(rng),
+        "attention": _attention(rng) + _later_attention(later),
         "merge": [
             {"first": _single(1.25, 3.5, *_normal(rng, 3)), "later": _single(later, 7.125, *_normal(rng, 3))}
             for later in (0.5, 2.75, -100.0)
         ]
         + [{"first": NOTHING, "later": [1.0, 2.0, 3.0]}, {"first": [1.0, 2.0, 3.0], "later": NOTHING}],
+        "logits": [
+            {"scale": scale, "softcap": softcap, "x": _single(*tanhs[:-1], *(40 * x for x in _normal(later, 6)))}
+            for scale, softcap in ((0.0625, 0.0), (1.0, 30.0), (_as_stored(0.3), 2.5))
+        ],
         "statistics": [
             {"logits": _single(-INF, *_normal(rng, 15), 2.75, 2.75, *_normal(rng, 3))},
             {"count": 333},

@@ -67,24 +67,26 @@ def bf16(x: float) -> float:
 # section 2: sums
 
 
-def block(x: Numbers, w: Numbers) -> float:
-    """Up to 32 products, padded with zeros."""
+def block(x: Numbers, w: Numbers, size: int = BLOCK) -> float:
+    """Up to `size` products, padded with zeros."""
     chain = [0.0, 0.0]
-    for k in range(BLOCK):
+    for k in range(size):
         a, b = (x[k], w[k]) if k < len(x) else (0.0, 0.0)
         chain[k % 2] = fma(a, b, chain[k % 2])
     return f32(chain[0] + chain[1])
 
 
-def product(x: Numbers, w: Numbers, scales: Numbers | None = None, minima: Numbers | None = None) -> float:
-    """x . w in order 1; with scales, w are codes and there is a scale (and a minimum) for each block."""
+def product(
+    x: Numbers, w: Numbers, scales: Numbers | None = None, minima: Numbers | None = None, size: int = BLOCK
+) -> float:
+    """x . w in order 1; with scales, w are codes and there is a scale (and a minimum) for each `size`, 32 or 16."""
     acc = 0.0
-    for number, first in enumerate(range(0, len(x), BLOCK)):
-        part = x[first : first + BLOCK]
-        total = block(part, w[first : first + BLOCK])
+    for number, first in enumerate(range(0, len(x), size)):
+        part = x[first : first + size]
+        total = block(part, w[first : first + size], size)
         acc = fma(scales[number], total, acc) if scales else f32(acc + total)
         if minima:
-            acc = fma(minima[number], block(part, [1.0] * len(part)), acc)
+            acc = fma(minima[number], block(part, [1.0] * len(part), size), acc)
     return acc
 
 
@@ -96,6 +98,14 @@ def rms_norm(x: Numbers, gain: Numbers, eps: float) -> list[float]:
     mean = f32(product(x, x) / len(x))
     r = f32(1.0 / f32(math.sqrt(f32(mean + eps))))
     return [f32(f32(a * r) * g) for a, g in zip(x, gain, strict=True)]
+
+
+def layer_norm(x: Numbers, gain: Numbers, bias: Numbers | None, eps: float) -> list[float]:
+    mean = f32(product(x, [1.0] * len(x)) / len(x))
+    apart = [f32(a - mean) for a in x]
+    r = f32(1.0 / f32(math.sqrt(f32(f32(product(apart, apart) / len(x)) + eps))))
+    y = [f32(f32(d * r) * g) for d, g in zip(apart, gain, strict=True)]
+    return y if bias is None else [f32(a + b) for a, b in zip(y, bias, strict=True)]
 
 
 def silu(g: float) -> float:
@@ -210,7 +220,10 @@ State = tuple[float, float, list[float]]  # m, l, O
 
 
 def tile(state: State, scores: Numbers, values: Sequence[Numbers], *, rounded: bool) -> State:
-    """One tile that a row sees the first len(scores) columns of; `values` [columns][value dim]."""
+    """One tile's first columns, the others being hidden; `values` [columns][value dim].
+
+    Columns before those that the row sees have the score -inf and the value 0.
+    """
     before, total, sums = state
     m = max(before, *scores)
     alpha = exp(f32(before - m))
@@ -225,9 +238,12 @@ def tile(state: State, scores: Numbers, values: Sequence[Numbers], *, rounded: b
     return m, total, sums
 
 
+def capped(x: float, softcap: float) -> float:
+    return f32(softcap * tanh(f32(x / softcap))) if softcap else x
+
+
 def score(q: Numbers, k: Numbers, scale: float, softcap: float) -> float:
-    s = f32(product(q, k) * scale)
-    return f32(softcap * tanh(f32(s / softcap))) if softcap else s
+    return capped(f32(product(q, k) * scale), softcap)
 
 
 def merge(first: State, later: State) -> State:

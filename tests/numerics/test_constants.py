@@ -22,9 +22,12 @@ NATIVE = _native.CONSTANTS
         ("attend_rows", attend.ROWS),
         ("head_rows", head.GROUP),
         ("norm_flops", norm.FLOPS),
+        ("layer_norm_flops", norm.LAYER_FLOPS),
         ("activation_flops", elementwise.ACTIVATION_FLOPS),
         ("table_flops", rope.TABLE_FLOPS),
         ("softmax_flops", attend.SOFTMAX_FLOPS),
+        ("softcap_flops", attend.SOFTCAP_FLOPS),
+        ("slope_flops", attend.SLOPE_FLOPS),
         ("choice_flops", head.CHOICE_FLOPS),
     ],
 )
@@ -48,5 +51,5 @@ def test_the_tests_numbers_are_the_kernels(name: str, values: list[int]) -> None
 
 def test_every_native_number_is_compared_here() -> None:
     ours = {"block", "tile", "chunk", "panel", "vocab_chunk", "attend_rows", "head_rows"}
-    flops = {"norm_flops", "activation_flops", "table_flops", "softmax_flops", "choice_flops"}
-    assert set(NATIVE) == ours | flops
+    rules = ("norm", "layer_norm", "activation", "table", "softmax", "softcap", "slope", "choice")
+    assert set(NATIVE) == ours | {f"{rule}_flops" for rule in rules}

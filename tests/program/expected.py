@@ -10,6 +10,15 @@ def rms_norm(x: Numbers, gain: Numbers, eps: float) -> Numbers:
     return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * gain
 
 
+def rms_norm_of_heads(x: Numbers, gain: Numbers, eps: float, heads: int) -> Numbers:
+    return rms_norm(x.reshape(len(x), heads, -1), gain, eps).reshape(x.shape)
+
+
+def layer_norm(x: Numbers, gain: Numbers, bias: Numbers, eps: float) -> Numbers:
+    apart = x - x.mean(axis=-1, keepdims=True)
+    return apart / np.sqrt(np.mean(apart**2, axis=-1, keepdims=True) + eps) * gain + bias
+
+
 def silu(x: Numbers) -> Numbers:
     return x / (1 + np.exp(-x))
 
@@ -31,8 +40,9 @@ def rope(x: Numbers, frequencies: Numbers, heads: int, *, factor: float = 1.0, i
 
 
 def attention(
-    q: Numbers, k: Numbers, v: Numbers, kv_heads: int, scale: float, *, window: int | None = None, softcap: float = 0.0
-) -> Numbers:
+    q: Numbers, k: Numbers, v: Numbers, kv_heads: int, scale: float, *, window: int | None = None, softcap: float = 0.0,
+    slopes: tuple[float, ...] = (),
+) -> Numbers:  # fmt: skip
     """Causal attention of one whole sequence, row by row; q, k, v are [T, heads x dim], k and v of `kv_heads` heads."""
     length = len(q)
     keys, values = k.reshape(length, kv_heads, -1), v.reshape(length, kv_heads, -1)
@@ -45,6 +55,8 @@ def attention(
             scores = keys[first : row + 1, head // group] @ queries[row, head] * scale
             if softcap:
                 scores = softcap * np.tanh(scores / softcap)
+            if slopes:
+                scores = scores + slopes[head] * np.arange(first - row, 1)
             weights = np.exp(scores - scores.max())
             out[row, head] = weights / weights.sum() @ values[first : row + 1, head // group]
     return out.reshape(length, -1)

@@ -37,6 +37,12 @@ class Bench:
         self._tensors[name] = source
         return name, source.numbers.astype(np.float64)
 
+    def tensor_of(self, numbers: Numbers) -> str:
+        """A tensor of these numbers: its name."""
+        name = f"t{len(self._tensors)}"
+        self._tensors[name] = dense(name, numbers)
+        return name
+
     def matrix(self, rows: int, cols: int, form: str = "F32") -> tuple[str, Numbers]:
         """A matrix view and its numbers [rows, cols]."""
         name, numbers = self.tensor((rows, cols), form)

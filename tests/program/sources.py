@@ -1,5 +1,6 @@
 """Tensors from arrays, for modules built in tests: dense ones with given numbers, quantised ones from random codes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -9,8 +10,18 @@ from numpy.typing import NDArray
 from pelton.program.formats import FORMATS
 
 Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
 DENSE = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
-SCALES = {"Q4_0": 1, "Q4_1": 2, "Q8_0": 1}  # fp16 numbers before the codes of a block
+# Where a block has half-precision numbers; all its other bytes may be anything.
+HALVES = {
+    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "IQ4_NL": (0,), "Q2_K": (80, 82),
+    "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_XS": (0,),
+}  # fmt: skip
+# About the size of a random code times what its half-precision number is multiplied with.
+SPREAD = {
+    "Q4_0": 4, "Q4_1": 4, "Q5_0": 8, "Q5_1": 8, "Q8_0": 64, "IQ4_NL": 64, "Q2_K": 16,
+    "Q3_K": 32, "Q4_K": 256, "Q5_K": 512, "Q6_K": 1024, "IQ4_XS": 1024,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,17 @@ def dense(name: str, numbers: NDArray[np.floating], form: str = "F32") -> ArrayS
     return ArraySource(name, numbers.shape, form, np.ascontiguousarray(numbers).astype(DENSE[form]).tobytes())
 
 
+def random_blocks(
+    form: str, count: int, rng: np.random.Generator, halves: Callable[[tuple[int, int]], NDArray[np.float64]]
+) -> Bytes:
+    """uint8 [count, block bytes]: random bytes, but the half-precision numbers, [count, numbers], are `halves`."""
+    blocks = rng.integers(0, 256, (count, FORMATS[form].block_bytes), np.uint8)
+    numbers = halves((count, len(HALVES[form]))).astype(np.float16)
+    for i, at in enumerate(HALVES[form]):
+        blocks[:, at : at + 2] = np.ascontiguousarray(numbers[:, i : i + 1]).view(np.uint8)
+    return blocks
+
+
 def drawn(name: str, shape: tuple[int, ...], form: str = "F32", seed: int = 0) -> ArraySource:
     """Random weights of any format; numbers are of the size of 1 / sqrt(columns)."""
     rng = np.random.default_rng([seed, len(name), *shape])
@@ -47,10 +69,8 @@ def drawn(name: str, shape: tuple[int, ...], form: str = "F32", seed: int = 0) -
     if form in DENSE:
         return dense(name, rng.normal(0, width, shape), form)
     blocks = shape[-1] // FORMATS[form].block * (shape[0] if len(shape) == 2 else 1)
-    codes = rng.integers(0, 256, (blocks, FORMATS[form].block_bytes), np.uint8)
-    scale = width / (64 if form == "Q8_0" else 4)
-    scales = rng.uniform(-scale, scale, (blocks, SCALES[form])).astype(np.float16)
-    codes[:, : 2 * SCALES[form]] = scales.view(np.uint8)
+    scale = width / SPREAD[form]
+    codes = random_blocks(form, blocks, rng, lambda size: rng.uniform(-scale, scale, size))
     return ArraySource(name, shape, form, codes.tobytes())
 
 

@@ -4,24 +4,68 @@ import gguf
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.program.sources import DENSE, drawn
+from tests.native.probe import same_bits
+from tests.program.sources import DENSE, Bytes, Floats, drawn
 
 from pelton.program.formats import FORMATS
 
-ROWS, COLS = 5, 96
+ROWS, COLS = 5, 768
+QUANTISABLE = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]  # by the package
+CODED = [name for name, form in FORMATS.items() if form.codes]
+
+
+def theirs(name: str, raw: Bytes) -> Floats:
+    """What the gguf package makes of rows of bytes."""
+    if name == "BF16":
+        return np.asarray(raw.view(ml_dtypes.bfloat16), np.float32)
+    numbers = gguf.quants.dequantize(raw.view(DENSE.get(name, np.uint8)), gguf.GGMLQuantizationType[name])
+    return np.ascontiguousarray(numbers, np.float32)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_decode_is_what_gguf_says(name: str) -> None:
     source = drawn("w", (ROWS, COLS), name)
-    raw = np.frombuffer(source.data, np.uint8).reshape(ROWS, -1)
-    kind = gguf.GGMLQuantizationType[name]
-    if name == "BF16":
-        theirs = raw.view(ml_dtypes.bfloat16).astype(np.float32)
-    else:
-        theirs = gguf.quants.dequantize(raw if name not in DENSE else raw.view(DENSE[name]), kind)
-    np.testing.assert_array_equal(source.numbers, theirs)
+    assert same_bits(source.numbers, theirs(name, np.frombuffer(source.data, np.uint8).reshape(ROWS, -1)))
     assert source.numbers.std() > 0.02
+
+
+@pytest.mark.parametrize("name", CODED)
+def test_decode_of_any_bytes(name: str) -> None:
+    """Random bytes, scales among them: every code, tiny and huge halves of both signs, zeros; infinities, NaNs."""
+    form = FORMATS[name]
+    raw = np.random.default_rng(8).integers(0, 256, (64, 16 * form.block_bytes), np.uint8)
+    raw[0] = 0
+    raw[1] = 255
+    with np.errstate(invalid="ignore", over="ignore"):
+        ours, expected = form.decode(raw.data, 64, 16 * form.block), theirs(name, raw)
+    assert same_bits(ours, expected)
+    assert np.isfinite(ours).mean() > 0.9
+
+
+@pytest.mark.parametrize("name", QUANTISABLE)
+def test_decode_of_quantised_numbers(name: str) -> None:
+    values = np.random.default_rng(9).standard_normal((7, COLS)).astype(np.float32)
+    values[0, :256] = 0
+    values[1, 5] = -300
+    raw = gguf.quants.quantize(values, gguf.GGMLQuantizationType[name])
+    ours = FORMATS[name].decode(raw.data, 7, COLS)
+    assert same_bits(ours, theirs(name, raw))
+    assert np.abs(ours - values)[2:].max() < 0.3
+
+
+@pytest.mark.parametrize("name", CODED)
+def test_codes_and_scales_are_exact(name: str) -> None:
+    """What the codes form rests on: codes exact in bf16, scales and minima numbers of few bits, groups as said."""
+    form = FORMATS[name]
+    source = drawn("w", (ROWS, COLS), name)
+    assert form.codes is not None
+    coded = form.codes(np.frombuffer(source.data, np.uint8).reshape(ROWS, -1, form.block_bytes))
+    assert np.array_equal(coded.codes, np.rint(coded.codes))
+    assert np.array_equal(coded.codes, coded.codes.astype(ml_dtypes.bfloat16).astype(np.float32))
+    assert coded.codes.shape[-1] == form.block == form.group * coded.scale.shape[-1]
+    for part in (coded.scale, coded.minimum):
+        assert part is None or not (part.view(np.uint32) & 31).any()
+    assert same_bits(coded.values().reshape(ROWS, COLS), source.numbers)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -34,6 +78,8 @@ def test_sizes_are_those_of_gguf(name: str) -> None:
 def test_rows_must_be_whole_blocks() -> None:
     with pytest.raises(ValueError, match="100 columns"):
         FORMATS["Q4_0"].row_bytes(100)
+    with pytest.raises(ValueError, match="Q4_K: 160 columns are not a multiple of 256"):
+        FORMATS["Q4_K"].row_bytes(160)
 
 
 def test_codes_by_hand() -> None:

@@ -9,6 +9,7 @@ from tests.engine.fakes import BLOCK, POISON, FakeExecutable, draw, fake_encode,
 
 from pelton.backends.backend import StepInputs, StepOutputs
 from pelton.core.plan import Admission, RowPlan, StepPlan
+from pelton.runner.gather import gather
 from pelton.runner.rows import RowStates, ragged
 from pelton.runner.runner import Runner
 
@@ -44,13 +45,13 @@ def test_inputs_of_a_mixed_step() -> None:
     assert inputs.tokens.tolist() == [first, 20, 21, 22, 23, 24]
     assert inputs.positions.tolist() == [3, 0, 1, 2, 3, 4]
     assert inputs.starts.tolist() == [3, 0] and inputs.counts.tolist() == [1, 5]
-    assert inputs.tables.tolist() == [7, 9, 4] and inputs.table_offsets.tolist() == [0, 1, 3]
+    assert inputs.tables.tolist() == [[7, 9, 4]] and inputs.table_offsets.tolist() == [0, 1, 3]
     assert inputs.logit_rows.tolist() == [0]
     assert (inputs.sampling["seed"].tolist(), inputs.sampling["place"].tolist()) == ([5], [1])
     second = draw([10, 11, 12, first], 5, 1)
     assert [row.tokens for row in result.rows] == [(second,), ()]
     result = runner.run(StepPlan((RowPlan(2, 4, 1), RowPlan(0, 5, 1)), new_blocks={2: ((3,),)}))
-    assert executable.inputs.tables.tolist() == [7, 3, 9, 4]
+    assert executable.inputs.tables.tolist() == [[7, 3, 9, 4]]
     assert executable.inputs.logit_rows.tolist() == [0, 1]
     third, only = draw([10, 11, 12, first, second], 5, 2), draw([20, 21, 22, 23, 24, 25], 6, 0)
     assert [row.tokens for row in result.rows] == [(third,), (only,)]
@@ -66,7 +67,7 @@ def test_a_preempted_request_takes_its_tokens_to_another_row() -> None:
     first = draw([10, 11, 12], 5, 0)
     plan = StepPlan((RowPlan(0, 0, 1),), (Admission(0, "b"),), released=(0,), new_blocks={0: ((8,),)})
     assert runner.run(plan).rows[0].tokens == (draw([30], 1, 0),)
-    executable.allocate(50)  # nothing of the first time is left
+    executable.allocate((50,))  # nothing of the first time is left
     plan = StepPlan((RowPlan(3, 0, 4),), (Admission(3, "a"),), new_blocks={3: ((1,),)})
     assert runner.run(plan).rows[0].tokens == (draw([10, 11, 12, first], 5, 1),)
     assert executable.inputs.tokens.tolist() == [10, 11, 12, first]
@@ -116,13 +117,25 @@ def test_fewer_top_tokens_than_asked_for_are_no_tokens(monkeypatch: pytest.Monke
 def test_rows_grow_by_blocks_and_tokens() -> None:
     states = RowStates(2, 10, BLOCK)
     states.take(1, [4, 5], fake_encode(make_request("a", [4, 5], 1).params, 0, 0))
-    states.append_blocks(1, (3,))
-    states.append_blocks(1, (9, 2))
+    states.append_blocks(1, ((3,),))
+    states.append_blocks(1, ((9, 2),))
     states.append_token(1, 6)
-    assert states.known(1).tolist() == [4, 5, 6] and states.tables[1].tolist() == [3, 9, 2]
+    assert states.known(1).tolist() == [4, 5, 6] and states.tables[0, 1].tolist() == [3, 9, 2]
     assert int(states.sampling["place"][1]) == 1
     states.take(1, np.array([7], np.int32), fake_encode(make_request("b", [7], 1).params, 4, 0))
     assert states.known(1).tolist() == [7] and states.num_blocks[1] == 0 and int(states.sampling["place"][1]) == 4
+
+
+@pytest.mark.parametrize(
+    ("start", "told"), [(0, [1, 2, 3, 4]), (7, [1, 2, 3, 4]), (8, [0, 2, 3, 4]), (12, [0, 0, 3, 4])]
+)
+def test_blocks_behind_a_window_are_not_told(start: int, told: list[int]) -> None:
+    """Their ids may be others' by now: a token at 8 with a window of 5 sees 4 and later. The other table is whole."""
+    states = RowStates(4, 64, BLOCK, (5, None))
+    states.take(2, list(range(10, 24)), fake_encode(make_request("a", [1], 1).params, 0, 0))
+    states.append_blocks(2, ((1, 2, 3, 4), (5, 6, 7, 8)))
+    tables = gather(StepPlan((RowPlan(2, start, 14 - start),)), states).tables
+    assert tables.tolist() == [told, [5, 6, 7, 8]]
 
 
 @pytest.mark.parametrize(

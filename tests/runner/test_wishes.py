@@ -159,7 +159,7 @@ def test_a_preempted_answer_goes_on_the_same(losses: tuple[int, ...]) -> None:
             known = len(prompt) + len(tokens)
             if len(tokens) in lost_at:
                 free, row = row, (row + 1) % 3
-                executable.allocate(200)
+                executable.allocate((200,))
                 plan = StepPlan(
                     (RowPlan(row, 0, known),),
                     (Admission(row, "a"),),
@@ -268,7 +268,7 @@ def test_block_ops_are_numbers_in_the_plans_order() -> None:
     ops = (StateOp("scrub", 5, 5), StateOp("copy", 7, 9), StateOp("copy", 9, 4))
     runner.run(StepPlan((RowPlan(0, 0, 1),), (Admission(0, "a"),), new_blocks={0: ((8,),)}, state_ops=ops))
     assert executable.inputs.block_ops is not None and executable.inputs.block_ops.dtype == np.int32
-    assert executable.inputs.block_ops.tolist() == [[SCRUB, 5, 5], [COPY, 7, 9], [COPY, 9, 4]]
+    assert executable.inputs.block_ops.tolist() == [[SCRUB, 0, 5, 5], [COPY, 0, 7, 9], [COPY, 0, 9, 4]]
 
 
 def test_tokens_in_shared_blocks_are_not_computed_again() -> None:
@@ -280,4 +280,4 @@ def test_tokens_in_shared_blocks_are_not_computed_again() -> None:
     runner.run(StepPlan((RowPlan(0, 0, 6),), (Admission(0, "a"),), new_blocks={0: ((1, 2),)}))
     plan = StepPlan((RowPlan(1, 4, 2),), (Admission(1, "b", cached=4),), new_blocks={1: ((1, 3),)})
     assert runner.run(plan).rows[0].tokens == (draw(prompt, 2, 0),)
-    assert executable.inputs.tables.tolist() == [1, 3] and executable.inputs.starts.tolist() == [4]
+    assert executable.inputs.tables.tolist() == [[1, 3]] and executable.inputs.starts.tolist() == [4]

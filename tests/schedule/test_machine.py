@@ -10,11 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.schedule.traffic import Sequence, Traffic, make
 
 from pelton.core.config import CacheSection
+from pelton.kv.pool import NULL_BLOCK
 from pelton.schedule.orders.fcfs import FirstComeFirstServed
 from pelton.schedule.orders.priority import Priority
 
 BASES = ([0, 1, 2] * 10, [0, 1, 2, 0, 0, 1] * 5, [2] * 30)
 MAX_LEN = 30
+# Most with windows: a model without any is an edge of that.
+WINDOWS = ((None,), (None,), (None, 6), (9, None), (7,), (5, 11, None))
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -30,15 +33,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         most=st.sampled_from((None, None, 0, 12)),
         aged=st.booleans(),
         cost=st.sampled_from((0.0, 0.0, 0.05)),
+        windows=st.sampled_from(WINDOWS),
     )
     def begin(
-        self, blocks: int, budget: int, cap: int, caching: bool, most: int | None, aged: bool, cost: float
+        self,
+        blocks: int,
+        budget: int,
+        cap: int,
+        caching: bool,
+        most: int | None,
+        aged: bool,
+        cost: float,
+        windows: tuple[int | None, ...],
     ) -> None:
         cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most)
         order = Priority() if aged else FirstComeFirstServed()
         self.caching = caching
         self.traffic = Traffic(
-            make(rows=4, budget=budget, blocks=blocks, max_len=MAX_LEN, cap=cap, cache=cache, order=order)
+            make(4, budget, blocks, max_len=MAX_LEN, cap=cap, cache=cache, order=order, windows=windows), windows
         )
         self.traffic.scheduler.limits = replace(self.traffic.scheduler.limits, context_cost=cost)
         self.number = 0
@@ -115,6 +127,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             return (len(sequence.name) + len(sequence.tokens)) % 3 == faults
 
         self.traffic.step(faulty=faulty)
+        tables = [request.table.blocks for request in self.traffic.scheduler._requests.values()]
+        self.seen["slide"] += any(NULL_BLOCK in blocks for held in tables for blocks in held)
         self.seen["wait"] += len(self.traffic.scheduler._sharing._waits)
 
     @rule()
@@ -170,7 +184,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 EVENTS = (
     "abort", "abort during a step", "broken step", "chunk", "copied", "copy", "evict", "fault", "fault again", "finish",
     "fork", "given back", "hit", "in flight", "preempt", "preempt during a step", "preempted from outside",
-    "prefix hit", "scrub", "wait",
+    "prefix hit", "scrub", "slide", "wait", "window hit",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from tests.schedule.traffic import BLOCK, Traffic, make
 from pelton.core.config import CacheSection, ScheduleSection
 from pelton.core.errors import CapacityError, RequestError
 from pelton.core.plan import StepPlan
+from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
 from pelton.schedule.orders.fcfs import FirstComeFirstServed
 from pelton.schedule.scheduler import Scheduler
@@ -196,7 +197,7 @@ def test_finish_frees_at_once_in_each_state() -> None:
         ScheduleSection(max_num_seqs=2, max_num_batched_tokens=8),
         CacheSection(),
         FirstComeFirstServed(),
-        pool,
+        (KVGroup(pool),),
         BLOCK,
         80,
     )

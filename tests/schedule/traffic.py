@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from pelton.core.config import CacheSection, ScheduleSection
 from pelton.core.plan import StepPlan
-from pelton.kv.pool import BlockPool
+from pelton.kv.group import KVGroup, first_block
+from pelton.kv.pool import NULL_BLOCK, BlockPool
 from pelton.schedule.order import Order
 from pelton.schedule.orders.fcfs import FirstComeFirstServed
 from pelton.schedule.scheduler import Scheduler
@@ -19,6 +20,7 @@ from pelton.schedule.tracked import NewRequest
 
 BLOCK = 4
 NOTHING, BAD = 0, -1
+Place = tuple[int, int]  # KV group and block
 
 
 class TokenKeys:
@@ -61,26 +63,28 @@ def make(
     cap: int = 0,
     cache: CacheSection | None = None,
     order: Order | None = None,
+    windows: tuple[int | None, ...] = (None,),
 ) -> Scheduler:
+    """`windows`: of the KV groups, each of which has as many blocks."""
     limits = ScheduleSection(max_num_seqs=rows, max_num_batched_tokens=budget, long_prefill_token_threshold=cap)
-    return Scheduler(
-        limits, cache or CacheSection(), order or FirstComeFirstServed(), BlockPool(blocks + 1), BLOCK, max_len
-    )
+    groups = [KVGroup(BlockPool(blocks + 1), window) for window in windows]
+    return Scheduler(limits, cache or CacheSection(), order or FirstComeFirstServed(), groups, BLOCK, max_len)
 
 
 class Traffic:
     """Requests with tokens; `step` plans, reads the plan as a runner would, computes in memory, and commits."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, windows: tuple[int | None, ...] = (None,)) -> None:
         self.scheduler = scheduler
+        self.windows = windows
         self.open: dict[str, Sequence] = {}
         self.over: dict[str, Sequence] = {}
         self.seen: Counter[str] = Counter()
         self.computed = 0
-        self.noticed: set[int] = set()
+        self.noticed: set[Place] = set()
         self._paths: dict[tuple[object, int], int] = {}
-        self._memory: dict[int, list[int]] = {}
-        self._tables: dict[int, list[int]] = {}
+        self._memory: dict[Place, list[int]] = {}
+        self._tables: dict[int, list[list[int]]] = {}
         self._names: dict[int, str] = {}
 
     def add(
@@ -129,7 +133,7 @@ class Traffic:
             sequence = self.open[name]
             sequence.computed = row.start + row.count
             if row.row in bad and row.sample:
-                self._fault(row.row, sequence, finished)
+                self._fault(row.row, sequence, row.start, finished)
             elif row.sample:
                 token = self._draw(sequence)
                 sequence.tokens.append(token)
@@ -183,35 +187,40 @@ class Traffic:
             self.seen["preempt"] += 1
         for row in plan.released:
             del self._tables[row], self._names[row]
-        fresh: list[int] = []
+        fresh: list[Place] = []
         for admission in plan.admitted:
             assert admission.row not in self._tables, "a row is released before it is taken"
-            self._tables[admission.row] = []
+            self._tables[admission.row] = [[] for _ in self.windows]
             self._names[admission.row] = admission.request_id
             sequence = self.open[admission.request_id]
             assert sequence.computed == 0 and not (sequence.private and admission.cached)
             sequence.computed = admission.cached
             sequence.shared, sequence.leans = admission.cached // BLOCK, admission.cached > 0
             self.seen["hit"] += admission.cached > 0
-        for row, (blocks,) in plan.new_blocks.items():
-            begins = not self._tables[row]
-            self._tables[row] += blocks
-            fresh += blocks[self.open[self._names[row]].shared if begins else 0 :]
+        for row, held in plan.new_blocks.items():
+            assert len({len(blocks) for blocks in held}) == 1 and len(held) == len(self.windows)
+            for group, blocks in enumerate(held):
+                table = self._tables[row][group]
+                own = blocks[0 if table else self.open[self._names[row]].shared :]
+                self.seen["window hit"] += NULL_BLOCK in blocks
+                table += blocks
+                fresh += [(group, block) for block in own]
         self._state_ops(plan, fresh)
 
-    def _state_ops(self, plan: StepPlan, fresh: list[int]) -> None:
+    def _state_ops(self, plan: StepPlan, fresh: list[Place]) -> None:
         assert len(set(fresh)) == len(fresh), "a block is handed out twice"
-        scrubbed = {op.target for op in plan.state_ops if op.kind == "scrub"}
+        assert all(block != NULL_BLOCK for _, block in fresh), "a token has no place"
+        scrubbed = {(op.group, op.target) for op in plan.state_ops if op.kind == "scrub"}
         missed = self.noticed.intersection(fresh) - scrubbed
         assert not missed, f"bad blocks {missed} are handed out as they are"
         assert scrubbed <= set(fresh)
         self.noticed -= scrubbed
         for op in plan.state_ops:
-            assert op.target in fresh
+            assert (op.group, op.target) in fresh
             if op.kind == "copy":
-                self._memory[op.target] = list(self._memory[op.source])
+                self._memory[op.group, op.target] = list(self._memory[op.group, op.source])
             else:
-                self._memory[op.target] = [NOTHING] * BLOCK
+                self._memory[op.group, op.target] = [NOTHING] * BLOCK
             self.seen[op.kind] += 1
 
     def _compute(self, plan: StepPlan, faulty: Callable[[Sequence], bool] | None) -> set[int]:
@@ -219,34 +228,40 @@ class Traffic:
         bad: set[int] = set()
         admitted = {admission.row for admission in plan.admitted}
         for row in plan.rows:
-            sequence, table = self.open[self._names[row.row]], self._tables[row.row]
+            sequence, tables = self.open[self._names[row.row]], self._tables[row.row]
             assert row.start == sequence.computed, f"{sequence.name}: starts at {row.start}, not {sequence.computed}"
             assert row.sample == (row.start + row.count == len(sequence.tokens)), "drawn after the last known token"
             spoilt = faulty is not None and faulty(sequence)
             path: object = sequence.salt
             for index in range(row.start + row.count):
                 path = self._paths.setdefault((path, sequence.tokens[index]), len(self._paths) + 1)
-                block, place = table[index // BLOCK], index % BLOCK
-                if index < row.start:
-                    there = self._memory[block][place]
-                    assert there in (path, BAD), f"{sequence.name}: {there} and not {path} stands at index {index}"
-                    if there == BAD:
-                        spoilt = True
-                        assert row.row not in admitted or block not in self.noticed, "a bad block is given to another"
-                else:
-                    assert isinstance(path, int)
-                    self._memory.setdefault(block, [NOTHING] * BLOCK)[place] = BAD if spoilt else path
+                for group, window in enumerate(self.windows):
+                    if window is not None and index <= row.start - window:
+                        continue  # nobody sees it any more
+                    block, place = (group, tables[group][index // BLOCK]), index % BLOCK
+                    if index < row.start:
+                        there = self._memory[block][place]
+                        assert there in (path, BAD), f"{sequence.name}: {there} and not {path} stands at index {index}"
+                        if there == BAD:
+                            spoilt = True
+                            assert row.row not in admitted or block not in self.noticed, "a bad block for another"
+                    else:
+                        assert isinstance(path, int)
+                        self._memory.setdefault(block, [NOTHING] * BLOCK)[place] = BAD if spoilt else path
             if spoilt:
                 bad.add(row.row)
             self.computed += row.count
             self.seen["chunk"] += not row.sample
         return bad
 
-    def _fault(self, row: int, sequence: Sequence, finished: set[int]) -> None:
+    def _fault(self, row: int, sequence: Sequence, begun: int, finished: set[int]) -> None:
+        """The step's first token of the row was at index `begun`."""
         again = self.scheduler.fault(row)
         assert again == (sequence.leans and not sequence.private)
         self.seen["fault again" if again else "fault"] += 1
-        self.noticed.update(self._tables[row][sequence.shared :])
+        for group, window in enumerate(self.windows):
+            first = max(sequence.shared, first_block(window, begun, BLOCK))
+            self.noticed.update((group, block) for block in self._tables[row][group][first:])
         if again:
             sequence.private = True
             sequence.computed = 0

@@ -51,11 +51,12 @@ class StepInputs:
     """One step for S sequences, T tokens, R logit rows.
 
     `tokens` [T] sequence after sequence; `positions` [T] rotary coordinates; `starts` [S] index of each
-    sequence's first token here; `counts` [S] its tokens here; `tables` KV block ids, sequence s at
-    [table_offsets[s], table_offsets[s + 1]); `logit_rows` [R] places in `tokens`; `sampling` [R] of SAMPLING;
+    sequence's first token here; `counts` [S] its tokens here; `tables` [G, N] KV block ids, a row for each KV group of
+    the module, sequence s at [table_offsets[s], table_offsets[s + 1]): one for each block of its indices, the null
+    block where none of the step's tokens sees one; `logit_rows` [R] places in `tokens`; `sampling` [R] of SAMPLING;
     `want_logits`: also return all logits of these rows. `edits` of EDIT, row r's at [edit_offsets[r],
-    edit_offsets[r + 1]); None: no row has any. `block_ops` [N, 3] (COPY or SCRUB, source, target): carried out in order
-    before anything else. `trace`: also return a hash of what each op gave for each token.
+    edit_offsets[r + 1]); None: no row has any. `block_ops` [N, 4] (COPY or SCRUB, group, source, target): carried out
+    in order before anything else. `trace`: also return a hash of what each op gave for each token.
     """
 
     tokens: Int32
@@ -123,27 +124,29 @@ class CompileOptions:
 
 
 class BlockOps(Protocol):
-    """Work on KV blocks whose bytes only the backend understands."""
+    """Work on KV blocks whose bytes only the backend understands. Groups count in the order of the module's states."""
 
-    def copy(self, source: int, target: int) -> None: ...
-    def scrub(self, block: int) -> None: ...
-    def export_canonical(self, block: int, tokens: int) -> dict[str, Float32]:
-        """Per group: fp32 [layers, 2, heads, tokens, dim] of its first tokens; keys and values equally wide."""
+    def copy(self, group: int, source: int, target: int) -> None: ...
+    def scrub(self, group: int, block: int) -> None: ...
+    def export_canonical(self, group: int, block: int, tokens: int) -> Float32:
+        """fp32 [layers, 2, heads, tokens, dim] of the block's first tokens; keys and values equally wide."""
         ...
 
-    def import_canonical(self, block: int, data: dict[str, Float32]) -> None: ...
+    def import_canonical(self, group: int, block: int, data: Float32) -> None:
+        """The opposite; the block's other tokens become zero."""
+        ...
 
 
 class Executable(Protocol):
     """A compiled Program. Not thread-safe: one step at a time."""
 
     @property
-    def block_bytes(self) -> int:
-        """Bytes of one KV block in all layers."""
+    def block_bytes(self) -> tuple[int, ...]:
+        """Bytes of one KV block of each group, in all layers of the group."""
         ...
 
-    def allocate(self, blocks: int) -> None:
-        """Makes room for this many KV blocks; memory is touched only as blocks are used."""
+    def allocate(self, blocks: tuple[int, ...]) -> None:
+        """Makes room for this many KV blocks of each group; memory is touched only as blocks are used."""
         ...
 
     @property

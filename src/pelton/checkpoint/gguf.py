@@ -1,26 +1,27 @@
 """Reads GGUF files (versions 2 and 3, little endian): header into records, tensors by place. Translates nothing.
 
+A model that was split into several files is read as one; gguf_split.py says which files those are.
+
 Invariant: no length from the file is used before it was held against the file's size, so a corrupt or hostile file
 costs a CheckpointError that names the byte, never memory, time or a crash.
 """
 
-import re
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
+from pelton.checkpoint.gguf_split import Split, check_part, check_tensors, part_paths, read_split
 from pelton.checkpoint.mapped import MappedFile, MappedTensor, quoted
 from pelton.core.errors import CheckpointError
-from pelton.program.formats import FORMATS
+from pelton.program.formats import FORMATS, GGUF_TYPES
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_DIMS = 4
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 20
-SPLIT_NAME = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 BOOL, STRING, ARRAY = 7, 8, 9
 # Kind of a metadata value -> its letter in struct.
@@ -30,13 +31,7 @@ U32, U64 = STRUCTS[4], STRUCTS[10]
 MIN_VALUE_BYTES = U64.size + U32.size + 1  # key length, kind, the smallest value
 MIN_TENSOR_BYTES = 2 * U64.size + 3 * U32.size  # name length, dims, kind, offset
 
-TENSOR_TYPES = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
-    10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K",
-    16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
-    24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0",
-    39: "MXFP4", 40: "NVFP4",
-}  # fmt: skip
+SUPPORTED = f"Use a file whose tensors are of these types: {', '.join(FORMATS)}."
 
 FOREIGN = {
     b"version https://git-lfs": "a Git LFS pointer, not the model itself",
@@ -93,6 +88,24 @@ class GgufMetadata(Mapping[str, object]):
         whole = self[key]
         return whole[index] if isinstance(whole, tuple) else whole
 
+    def indices(self, key: str, texts: Iterable[str]) -> dict[str, int]:
+        """Where each of `texts` first stands in the array of strings `key`, which is not decoded; absent: left out."""
+        value = self._values.get(key, ())
+        if not isinstance(value, ArrayPlace) or value.kind != STRING:
+            return {text: value.index(text) for text in texts if text in value} if isinstance(value, tuple) else {}
+        raw = self._file.data[value.start : value.stop]
+        wanted = {raw.find(U64.pack(len(text.encode())) + text.encode()): text for text in texts}
+        wanted.pop(-1, None)
+        found: dict[str, int] = {}
+        at = 0
+        for index in range(value.count):
+            if len(found) == len(wanted):
+                break
+            if at in wanted:
+                found[wanted[at]] = index
+            at += U64.size + U64.unpack_from(raw, at)[0]
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
@@ -101,29 +114,38 @@ class GgufTensor:
     name: str
     shape: tuple[int, ...]
     type: str
+    file: MappedFile
     start: int
     stop: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """A GGUF's header. Tensors of types that Pelton cannot use are listed too; `mapped_tensors` refuses them."""
+    """A GGUF's header. Tensors of types that Pelton cannot use are listed too; `mapped_tensors` refuses them.
+
+    `file` has the metadata; `files`: it and, of a split model, the other parts in order. `split`: of the file alone.
+    """
 
     file: MappedFile
     version: int
     metadata: GgufMetadata
     tensors: Mapping[str, GgufTensor]
+    files: tuple[MappedFile, ...]
+    split: Split | None = None
+
+    def close(self) -> None:
+        """Ends the mapping of all files."""
+        for file in self.files:
+            file.close()
 
     def mapped_tensors(self) -> dict[str, MappedTensor]:
         """All tensors by their GGUF names; raises CheckpointError naming the first one of an unsupported type."""
         mapped = {}
         for name, tensor in self.tensors.items():
             if tensor.stop is None:
-                raise CheckpointError(
-                    f"{self.file.path}: {tensor.type} is not supported yet (tensor {quoted(name)}).",
-                    f"Use a file whose tensors are {', '.join(FORMATS)}.",
-                )
-            mapped[name] = MappedTensor(name, tensor.shape, tensor.type, self.file, tensor.start, tensor.stop)
+                what = f"{tensor.type} is not supported yet (tensor {quoted(name)})"
+                raise CheckpointError(f"{tensor.file.path}: {what}.", SUPPORTED)
+            mapped[name] = MappedTensor(name, tensor.shape, tensor.type, tensor.file, tensor.start, tensor.stop)
         return mapped
 
 
@@ -158,9 +180,39 @@ class _Cursor:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Reads the header and keeps the file mapped. Raises CheckpointError naming what is wrong and at which byte."""
-    if SPLIT_NAME.search(path.name):
-        raise CheckpointError(f"{path}: split GGUF files are not supported yet.", "Merge the parts into one file.")
+    """Reads the header, of any part of a split model those of all, and keeps the files mapped.
+
+    Raises CheckpointError naming what is wrong, and at which byte, or which part does not belong to the others.
+    """
+    given = _read_part(path)
+    if given.split is None:
+        return given
+    parts: list[GgufFile] = []
+    try:
+        for part in part_paths(path, given.split):
+            parts.append(given if part == path else _read_part(part))
+            check_part(part, parts[-1].split, given.split)
+        return _joined(parts)
+    except BaseException:
+        for open_part in (given, *parts):
+            open_part.close()
+        raise
+
+
+def _joined(parts: Sequence[GgufFile]) -> GgufFile:
+    first, tensors = parts[0], dict[str, GgufTensor]()
+    for part in parts:
+        for name, tensor in part.tensors.items():
+            if name in tensors:
+                other = tensors[name].file.path.name
+                raise part.file.error(f"tensor {quoted(name)} stands in this part and in {other}")
+            tensors[name] = tensor
+    assert first.split is not None
+    check_tensors(first.file.path, len(tensors), first.split)
+    return replace(first, tensors=tensors, files=tuple(part.file for part in parts))
+
+
+def _read_part(path: Path) -> GgufFile:
     file = MappedFile(path)
     try:
         return _read_header(file)
@@ -179,14 +231,13 @@ def _read_header(file: MappedFile) -> GgufFile:
         claims = f"{num_tensors} tensors and {num_values} metadata values"
         raise file.error(f"the header claims {claims}, more than the file can hold,", 8)
     values = _read_metadata(cursor, num_values)
-    if values.get("split.count", 0) not in (0, 1):
-        raise CheckpointError(f"{file.path}: split GGUF files are not supported yet.", "Merge the parts into one file.")
+    split = read_split(file.path, values)
     alignment = values.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise file.error(f"general.alignment is {quoted(alignment)}, not a power of two up to {MAX_ALIGNMENT}")
     tensors = _read_tensor_table(cursor, num_tensors, alignment)
     _check_overlaps(file, tensors)
-    return GgufFile(file, version, GgufMetadata(file, values), tensors)
+    return GgufFile(file, version, GgufMetadata(file, values), tensors, (file,), split)
 
 
 def _read_version(cursor: _Cursor) -> int:
@@ -323,9 +374,9 @@ def _read_shape(cursor: _Cursor, name: str) -> tuple[int, ...]:
 
 def _place_tensor(file: MappedFile, name: str, entry: tuple[int, tuple[int, ...], int, int], base: int) -> GgufTensor:
     at, shape, kind, offset = entry
-    if kind not in TENSOR_TYPES:
-        raise file.error(f"tensor {quoted(name)} has unknown type {kind}", at)
-    type_name, start = TENSOR_TYPES[kind], base + offset
+    if kind not in GGUF_TYPES:
+        raise CheckpointError(f"{file.path}: tensor {quoted(name)} has unknown type {kind} at byte {at}.", SUPPORTED)
+    type_name, start = GGUF_TYPES[kind], base + offset
     stop = None
     if type_name in FORMATS:
         known = FORMATS[type_name]
@@ -335,7 +386,7 @@ def _place_tensor(file: MappedFile, name: str, entry: tuple[int, tuple[int, ...]
     if (start + 1 if stop is None else stop) > file.size:
         end = f"bytes {start} to {stop}" if stop else f"bytes from {start}"
         raise file.error(f"tensor {quoted(name)} needs {end}, but the file has {file.size}; its entry stands", at)
-    return GgufTensor(name, shape, type_name, start, stop)
+    return GgufTensor(name, shape, type_name, file, start, stop)
 
 
 def _check_overlaps(file: MappedFile, tensors: Mapping[str, GgufTensor]) -> None:

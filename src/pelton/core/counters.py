@@ -23,16 +23,18 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     """The state after a step, and what the step did. `*_total` count from the engine's start.
 
     `deferred` of the waiting ones lack neither a row nor memory: they wait for what another request is computing, or
-    for room in a step that others filled. `kv_usage`: share of blocks that requests hold, 0 to 1 (cached blocks nobody
-    uses are free). `kv_waste`: share of the token places in held blocks that hold no token, 0 to 1. Prefix figures are
-    in tokens of prompts, each of which counts once: looked up, and found (of which `inflight` were still being computed
-    by another request). `step_*` describe the last step alone.
+    for room in a step that others filled. `kv_blocks`: of all KV groups, of which requests hold `held_blocks`.
+    `kv_usage`: the share that they hold, 0 to 1, in the group that is fullest (cached blocks nobody uses are free).
+    `kv_waste`: share of the token places in held blocks that hold no token, 0 to 1. Prefix figures are in tokens of
+    prompts, each of which counts once: looked up, and found (of which `inflight` were still being computed by another
+    request). `step_*` describe the last step alone.
     """
 
     running: int = 0
     waiting: int = 0
     deferred: int = 0
     kv_blocks: int = 0
+    held_blocks: int = 0
     kv_usage: float = 0.0
     kv_waste: float = 0.0
     cached_blocks: int = 0

@@ -42,7 +42,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class StateOp:
-    """Work on KV blocks done before the forward pass, in the order of the plan.
+    """Work on blocks of one KV group done before the forward pass, in the order of the plan.
 
     `kind`: "copy" (all bytes of source to target) or "scrub" (target becomes zero; source is the same block).
     """
@@ -50,11 +50,13 @@ class StateOp:
     kind: str
     source: int
     target: int
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """All that one step does. `new_blocks`: row -> block ids appended to its table, per KV group.
+    """All that one step does. `new_blocks`: row -> block ids appended to its tables, for each KV group equally many
+    (the null block where no token that is still to be computed sees one).
 
     `released` rows are free before `admitted` ones are taken. `masks`: rows that wait for a grammar mask.
     `repeat`: decode steps to run in one native call.

@@ -25,8 +25,11 @@ from pelton.engine.report import Phases, StartReport
 from pelton.engine.session import Session
 from pelton.kv import KV_CODECS
 from pelton.kv.codec import UNCODED, KVCodec
+from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
 from pelton.models import build_module, config_notes
+from pelton.models.overrides import override_config, override_notes
+from pelton.program.coordinates import coordinates
 from pelton.program.costs import context_cost
 from pelton.program.module import Module
 from pelton.program.passes import run_passes
@@ -132,18 +135,26 @@ def build_engine(config: EngineConfig, clock: Clock | None = None) -> EnginePart
         return replace(inner, opened=opened.pop_all())
 
 
+def model_windows(config: EngineConfig) -> tuple[int, ...]:
+    """The windows of the model's layers, each size once, from its headers; no weights are read."""
+    with ExitStack() as opened:
+        checkpoint = _open(config, Phases(SystemClock()), opened)
+        module = build_module(checkpoint, config.model.max_model_len)
+        return tuple(sorted({window for window in _windows(module) if window is not None}))
+
+
 def _open(config: EngineConfig, phases: Phases, opened: ExitStack) -> Checkpoint:
     with phases.phase("open"):
-        checkpoint = open_checkpoint(config.model.model, progress=True)
+        checkpoint = open_checkpoint(config.model.model, config.fetch, progress=True)
         opened.callback(checkpoint.close)
-    return checkpoint
+        return replace(checkpoint, config=override_config(checkpoint.config, config.model.hf_overrides))
 
 
 def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock: Clock, phases: Phases) -> EngineParts:
     """The engine over an open checkpoint, which must stay open; `opened` of the result closes all but that."""
     with ExitStack() as opened:
         with phases.phase("program"):
-            module = run_passes(build_module(checkpoint))
+            module = run_passes(build_module(checkpoint, config.model.max_model_len))
             scheme = scheme_name(module.storages.values())
             refuse_conflicts(chosen_needs(scheme, config.cache.kv_codec))
             config = _costed(config, module)
@@ -155,10 +166,11 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             _check_block(chosen.codec, module, executable, config)
             size = _size(machine, module, executable, config)
             executable.allocate(size.blocks)
-        engine = _engine(executable, chosen.order, config, size, clock)
+        engine = _engine(executable, chosen.order, config, size, module, clock)
         ends = frozenset(token for token in checkpoint.special_tokens.eos_ids if token < module.vocab)
         weights = SCHEMES.get(scheme)().describe(module.storages.values(), exact=_exact(config))
-        notes = (*config_notes(checkpoint.config), *machine.notes, *_lossy(weights), *size.notes)
+        told = (*override_notes(config.model.hf_overrides), *config_notes(checkpoint.config))
+        notes = (*told, *machine.notes, *_lossy(weights), *size.notes)
         return EngineParts(
             engine=engine,
             executable=executable,
@@ -201,7 +213,8 @@ def _check_block(codec: KVCodec, module: Module, executable: Executable, config:
     """Asserts that the backend's blocks are as large as the codec says: what capacity is counted in."""
     element = 4 if _exact(config) else 2
     tokens = config.cache.block_size
-    counted = sum(state.layers * codec.bytes_per_block(state.spec, tokens, element) for state in module.states.values())
+    states = module.states.values()
+    counted = tuple(state.layers * codec.bytes_per_block(state.spec, tokens, element) for state in states)
     assert counted == executable.block_bytes, (
         f"a KV block takes {executable.block_bytes} bytes in the backend, {counted} by {config.cache.kv_codec}"
     )
@@ -233,23 +246,33 @@ def _size(machine: Machine, module: Module, executable: Executable, config: Engi
         block_size=config.cache.block_size,
         block_bytes=executable.block_bytes,
         free_memory=max(machine.free_memory - executable.activation_bytes, 0),
+        windows=_windows(module),
+        step=config.schedule.max_num_batched_tokens,
     )
     return size_cache(config.cache, demand)
 
 
-def _engine(executable: Executable, order: Order, config: EngineConfig, size: CacheSize, clock: Clock) -> Engine:
-    block_size = config.cache.block_size
-    pool = BlockPool(size.blocks)
-    scheduler = Scheduler(config.schedule, config.cache, order, pool, block_size, size.max_model_len)
+def _windows(module: Module) -> tuple[int | None, ...]:
+    """How far back the layers of each KV group look."""
+    return tuple(state.spec.window for state in module.states.values())
+
+
+def _engine(
+    executable: Executable, order: Order, config: EngineConfig, size: CacheSize, module: Module, clock: Clock
+) -> Engine:
+    block_size, windows = config.cache.block_size, _windows(module)
+    groups = [KVGroup(BlockPool(blocks), window) for blocks, window in zip(size.blocks, windows, strict=True)]
+    scheduler = Scheduler(config.schedule, config.cache, order, groups, block_size, size.max_model_len)
     rows, length = config.schedule.max_num_seqs, scheduler.max_len
     try:
-        states = RowStates(rows, length, block_size)
+        states = RowStates(rows, length, block_size, windows)
     except MemoryError as error:
         raise CapacityError(
             f"No memory for the token ids of max_num_seqs={rows} requests of max_model_len={length} tokens.",
             "Set one of them smaller.",
         ) from error
-    return Engine(scheduler, Runner(executable, states, encode), clock, Counters(), block_size)
+    system = bytes.fromhex(coordinates(module))
+    return Engine(scheduler, Runner(executable, states, encode), clock, Counters(), block_size, system)
 
 
 def _report(
@@ -266,8 +289,7 @@ def _report(
         model=config.model.model,
         weight_bytes=module.weight_bytes,
         dtype="float32" if _exact(config) else "bfloat16",
-        kv_blocks=size.blocks,
-        kv_block_bytes=executable.block_bytes,
+        kv_groups=tuple(zip(size.blocks, executable.block_bytes, _windows(module), strict=True)),
         block_size=config.cache.block_size,
         max_model_len=size.max_model_len,
         backend=machine.name,
@@ -278,4 +300,5 @@ def _report(
         weights=weights.sentence(),
         activation_bytes=executable.activation_bytes,
         max_num_seqs=config.schedule.max_num_seqs,
+        max_num_batched_tokens=config.schedule.max_num_batched_tokens,
     )

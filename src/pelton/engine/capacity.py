@@ -4,23 +4,26 @@ Invariant: one request of `max_model_len` tokens always fits in the blocks, so e
 """
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from pelton.core.config import CacheSection
 from pelton.core.errors import CapacityError, SettingError
+from pelton.kv.group import most_blocks
 
 FREE_SHARE = 4  # the default cache takes at most a fourth of the free memory
 DEFAULT_CAP = 4 << 30  # and at most this many bytes
 KEPT = 4  # and where prefixes are kept, at most so many times what all rows fill
+WINDOWS_KEPT = 2  # likewise, blocks of a window: of a kept prefix only its end has some
 UNKNOWN_CAP = 1 << 30  # or this many where a backend does not tell its free memory
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """`blocks`: all to allocate, the null block among them. `notes`: what was cut, for the user."""
+    """`blocks`: all to allocate for each KV group, the null block among them. `notes`: what was cut, for the user."""
 
-    blocks: int
+    blocks: tuple[int, ...]
     max_model_len: int
     notes: tuple[str, ...] = ()
 
@@ -29,23 +32,49 @@ class CacheSize:
 class CacheDemand:
     """What the cache is for: the model was made for `context` tokens, the user set `asked`; `rows` requests at once.
 
-    `free_memory`: bytes that are free beside the weights and the working memory of a step; 0 where nobody knows.
+    `block_bytes`, `windows`: of each KV group. `step`: most tokens of a step. `free_memory`: bytes that are free beside
+    the weights and the working memory of a step; 0 where nobody knows.
+
+    Sizes are counted in blocks of a group without a window; a group with one has as many, or what all rows fill of it.
     """
 
     context: int
     asked: int | None
     rows: int
     block_size: int
-    block_bytes: int
+    block_bytes: tuple[int, ...]
     free_memory: int
+    windows: tuple[int | None, ...] = (None,)
+    step: int = 1
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest request there may be."""
+        return self.asked or self.context
 
     def blocks(self, tokens: int) -> int:
-        """Blocks that hold this many tokens of one request."""
-        return -(-tokens // self.block_size)
+        """Blocks that one request of this many tokens needs."""
+        return max(most_blocks(window, tokens, self.step, self.block_size) for window in self.windows)
+
+    def groups(self, blocks: int) -> tuple[int, ...]:
+        """Blocks of each KV group where the cache has `blocks`, without the null blocks."""
+        sizes = []
+        for window in self.windows:
+            filled = self.rows * most_blocks(window, self.length, self.step, self.block_size)
+            sizes.append(blocks if window is None else min(blocks, WINDOWS_KEPT * filled))
+        return tuple(sizes)
+
+    def bytes(self, blocks: int) -> int:
+        """Bytes of a cache of `blocks` blocks, with the null blocks."""
+        sizes = zip(self.groups(blocks), self.block_bytes, strict=True)
+        return sum((count + 1) * size for count, size in sizes)
 
     def mib(self, blocks: int) -> float:
-        """Size of `blocks` blocks and the null block in MiB."""
-        return (blocks + 1) * self.block_bytes / MIB
+        return self.bytes(blocks) / MIB
+
+    def within(self, limit: int) -> int:
+        """The largest number of blocks that takes at most `limit` bytes; -1 where not even null blocks fit."""
+        return bisect_right(range(limit // min(self.block_bytes) + 1), limit, key=self.bytes) - 1
 
 
 def size_cache(cache: CacheSection, demand: CacheDemand) -> CacheSize:
@@ -60,7 +89,7 @@ def size_cache(cache: CacheSection, demand: CacheDemand) -> CacheSize:
             f"max_model_len={demand.asked} is beyond the {demand.context} tokens this model was made for.",
             f"Set at most {demand.context}.",
         )
-    length = demand.asked or demand.context
+    length = demand.length
     filled = demand.rows * demand.blocks(length)
     asked = _asked(cache, demand)
     if cache.enable_prefix_caching:
@@ -69,26 +98,25 @@ def size_cache(cache: CacheSection, demand: CacheDemand) -> CacheSize:
         usable = min(filled, _default(demand) if asked is None else asked)
     if usable < 1:
         raise CapacityError(
-            f"The KV cache has room for no block: one takes {least(demand.block_bytes)}, and one more is reserved.",
-            f"Set kv_cache_memory_bytes to at least {least(2 * demand.block_bytes)}"
+            f"The KV cache has room for no block: one takes {least(demand.bytes(0))}, and one more is reserved.",
+            f"Set kv_cache_memory_bytes to at least {least(demand.bytes(1))}"
             + (f"; {most(demand.free_memory)} are free." if demand.free_memory else "."),
         )
     if asked is not None:
         _expect_free(cache, demand, usable)
-    fits = usable * demand.block_size
-    if fits >= length:
-        return CacheSize(usable + 1, length, (_cut(cache, demand, usable, length),) if usable < (asked or 0) else ())
-    need = demand.blocks(length)
+    fits, need = usable * demand.block_size, demand.blocks(length)
+    blocks = tuple(count + 1 for count in demand.groups(usable))
+    if usable >= need:
+        return CacheSize(blocks, length, (_cut(cache, demand, usable, length),) if usable < (asked or 0) else ())
     if demand.asked is not None:
         raise CapacityError(
             f"max_model_len={length} needs {need} KV blocks ({demand.mib(need):.1f} MiB), and the cache has {usable} "
             f"({demand.mib(usable):.1f} MiB).",
-            f"Set max_model_len={fits} (or auto), or kv_cache_memory_bytes to at least "
-            f"{least((need + 1) * demand.block_bytes)}.",
+            f"Set max_model_len={fits} (or auto), or kv_cache_memory_bytes to at least {least(demand.bytes(need))}.",
         )
     size = f"{demand.mib(usable):.1f} MiB"
     note = f"max_model_len is {fits} and not the model's {length}: the KV cache of {size} holds no more"
-    return CacheSize(usable + 1, fits, (note,))
+    return CacheSize(blocks, fits, (note,))
 
 
 def least(size: int) -> str:
@@ -106,13 +134,13 @@ def _asked(cache: CacheSection, demand: CacheDemand) -> int | None:
     if cache.num_blocks is not None:
         return cache.num_blocks
     if cache.kv_cache_memory_bytes is not None:
-        return cache.kv_cache_memory_bytes // demand.block_bytes - 1
+        return demand.within(cache.kv_cache_memory_bytes)
     return None
 
 
 def _default(demand: CacheDemand) -> int:
     cap = min(demand.free_memory // FREE_SHARE, DEFAULT_CAP) if demand.free_memory else UNKNOWN_CAP
-    return cap // demand.block_bytes - 1
+    return demand.within(cap)
 
 
 def _setting(cache: CacheSection) -> tuple[str, int | None]:
@@ -133,10 +161,10 @@ def _cut(cache: CacheSection, demand: CacheDemand, usable: int, length: int) -> 
 def _expect_free(cache: CacheSection, demand: CacheDemand, usable: int) -> None:
     """Memory is taken only as blocks are used, so that a cache beyond what is free would fail in the midst of work."""
     free = demand.free_memory
-    if not free or (usable + 1) * demand.block_bytes <= free:
+    if not free or demand.bytes(usable) <= free:
         return
     name, value = _setting(cache)
-    blocks = free // demand.block_bytes - 1
+    blocks = demand.within(free)
     fits = str(blocks) if name == "num_blocks" else most(free)
     raise CapacityError(
         f"{name}={value} takes {demand.mib(usable):.1f} MiB, and {most(free)} of memory are free.",

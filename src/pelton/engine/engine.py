@@ -27,10 +27,18 @@ class Engine:
     """Not thread-safe: one caller adds, steps and aborts.
 
     `stats` describe the state after the last step. `last_plan` is the plan of the last step, also of one that broke;
-    `on_plan`, where set, is told each plan before it is run.
+    `on_plan`, where set, is told each plan before it is run. `coordinates`: see OpenRequest.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Clock, counters: Counters, block_size: int) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        clock: Clock,
+        counters: Counters,
+        block_size: int,
+        coordinates: bytes = b"",
+    ) -> None:
         self.scheduler = scheduler
         self.counters = counters
         self.clock = clock
@@ -40,6 +48,7 @@ class Engine:
         self.last_plan: StepPlan | None = None
         self._schedule_seconds = 0.0
         self._block_size = block_size
+        self._coordinates = coordinates
         self._open: dict[str, OpenRequest] = {}
         self._untold: list[Event] = []
         self._just_ended: dict[str, str] = {}
@@ -51,7 +60,7 @@ class Engine:
 
     def add_request(self, request: Request) -> None:
         """One sequence joins; RequestError or CapacityError (nothing changed) where it can never run."""
-        new = OpenRequest(request, self._block_size)
+        new = OpenRequest(request, self._block_size, coordinates=self._coordinates)
         self.scheduler.add(
             NewRequest(
                 request.request_id,

@@ -18,14 +18,19 @@ NO_TOKEN = FAULTS[FAULT_NO_TOKEN]  # by the request's own wishes; what it comput
 
 @dataclass(slots=True)
 class OpenRequest:
-    """A request the engine works on; `generated` were drawn for it so far. It is the BlockKeys of its prefix."""
+    """A request the engine works on; `generated` were drawn for it so far. It is the BlockKeys of its prefix.
+
+    `coordinates`: digest of what its keys and values are computed with (program.coordinates).
+    """
 
     request: Request
     block_size: int
     generated: list[int] = field(default_factory=list)
+    coordinates: bytes = b""
 
     def key(self, block: int) -> bytes:
-        """The int32 ids of a full block of known tokens; in front of the first block's, the salt and its length.
+        """The int32 ids of a full block of known tokens; in front of the first block's, the coordinates and the salt,
+        each with its length.
 
         Two requests have the same key at a place behind equal ones exactly if they begin alike and may share.
         """
@@ -38,7 +43,8 @@ class OpenRequest:
         if block:
             return ids.tobytes()
         salt = self.request.cache_salt.encode("utf-8", "surrogatepass")
-        return len(salt).to_bytes(4, "little") + salt + ids.tobytes()
+        head = (len(part).to_bytes(4, "little") + part for part in (self.coordinates, salt))
+        return b"".join(head) + ids.tobytes()
 
     def accept(self, result: RowResult, max_len: int) -> list[Event]:
         """Events of one step's result. Tokens after the one that ends the request are dropped and not counted.

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pelton.core.clock import Clock
+from pelton.kv.group import most_blocks
 
 MIB = 1 << 20
 TYPICAL = 1024  # tokens of a request with its answer
@@ -17,6 +18,7 @@ TYPICAL = 1024  # tokens of a request with its answer
 class StartReport:
     """Facts of one start. Sizes in bytes, `phases` as (name, seconds) in order.
 
+    `kv_groups`: for each KV group (blocks with the null block, bytes of a block, window or None).
     `weights`: how they are stored and multiplied. `activation_bytes`: working memory of the largest step.
     `notes`: sentences for the user, which are also logged as warnings.
     """
@@ -24,8 +26,7 @@ class StartReport:
     model: str
     weight_bytes: int
     dtype: str
-    kv_blocks: int
-    kv_block_bytes: int
+    kv_groups: tuple[tuple[int, int, int | None], ...]
     block_size: int
     max_model_len: int
     backend: str
@@ -36,11 +37,22 @@ class StartReport:
     weights: str = ""
     activation_bytes: int = 0
     max_num_seqs: int = 0
+    max_num_batched_tokens: int = 1
+
+    @property
+    def kv_blocks(self) -> int:
+        """Blocks of the largest KV group."""
+        return max(blocks for blocks, _, _ in self.kv_groups)
+
+    @property
+    def kv_block_bytes(self) -> int:
+        """Bytes of a block in all groups."""
+        return sum(size for _, size, _ in self.kv_groups)
 
     @property
     def kv_bytes(self) -> int:
         """Bytes of all KV blocks; they are taken from the system only as blocks are used."""
-        return self.kv_blocks * self.kv_block_bytes
+        return sum(blocks * size for blocks, size, _ in self.kv_groups)
 
     @property
     def kv_tokens(self) -> int:
@@ -53,7 +65,8 @@ class StartReport:
 
     def concurrency(self, tokens: int) -> float:
         """How many requests of so many tokens each, answer included, the cache holds at once."""
-        return (self.kv_blocks - 1) / -(-tokens // self.block_size)
+        step, size = self.max_num_batched_tokens, self.block_size
+        return min((blocks - 1) / most_blocks(window, tokens, step, size) for blocks, _, window in self.kv_groups)
 
     def lines(self) -> list[str]:
         """The report for people, without the notes."""
@@ -65,12 +78,18 @@ class StartReport:
             *([f"weights  {self.weights}"] if self.weights else []),
             f"memory   weights {self.weight_bytes / MIB:.1f} MiB, KV {self.kv_bytes / MIB:.1f} MiB when full, "
             f"activations at most {self.activation_bytes / MIB:.1f} MiB",
-            f"kv       {self.kv_blocks - 1} blocks of {self.block_size} tokens: {self.kv_tokens} tokens, "
-            f"at most {self.max_model_len} per request",
+            f"kv       {self._kv_line()}, at most {self.max_model_len} per request",
             f"room     concurrency: {fits}; max_num_seqs {self.max_num_seqs}",
             f"backend  {self.backend}: {self.isa}, {self.threads} threads",
             f"start    {self.seconds:.2f} s ({phases})",
         ]
+
+    def _kv_line(self) -> str:
+        groups = [
+            f"{blocks - 1} blocks of {self.block_size} tokens" + (f" for windows of {window}" if window else "")
+            for blocks, _, window in self.kv_groups
+        ]
+        return f"{' and '.join(groups)}: {self.kv_tokens} tokens"
 
 
 class Phases:

@@ -1,4 +1,4 @@
-"""Blocks: the pool of one KV group and, where prefixes are shared, the tree over it. Knows no request.
+"""Blocks: the pools of all KV groups and, where prefixes are shared, the tree over them. Knows no request.
 
 Invariant: a block somebody holds is never handed out again, one that only the tree keeps is as good as free.
 """
@@ -6,93 +6,121 @@ Invariant: a block somebody holds is never handed out again, one that only the t
 from collections.abc import Iterable, Sequence
 
 from pelton.core.config import CacheSection
-from pelton.kv.pool import BlockPool
+from pelton.kv.group import Held, KVGroup
+from pelton.kv.pool import NULL_BLOCK
 from pelton.kv.prefix import Node, PrefixTree
 
 
 class Blocks:
     """Hands blocks out, evicting cached ones where too few are free, and takes them back. `tree` None: no sharing."""
 
-    def __init__(self, pool: BlockPool, block_size: int, cache: CacheSection) -> None:
+    def __init__(self, groups: Sequence[KVGroup], block_size: int, cache: CacheSection) -> None:
+        self.groups = tuple(groups)
         self.block_size = block_size
         self.tree: PrefixTree | None = None
         if cache.enable_prefix_caching:
             most = cache.prefix_cache_tokens
-            self.tree = PrefixTree(pool, None if most is None else most // block_size)
-        self._pool = pool
-        self._poisoned: set[int] = set()
-        self._to_scrub: list[int] = []
+            self.tree = PrefixTree(self.groups, block_size, None if most is None else most // block_size)
+        self._poisoned: set[tuple[int, int]] = set()
+        self._to_scrub: list[tuple[int, int]] = []
 
     @property
-    def total(self) -> int:
-        return self._pool.total
+    def total(self) -> tuple[int, ...]:
+        """Blocks of each group."""
+        return tuple(group.pool.total for group in self.groups)
 
     @property
-    def available(self) -> int:
-        """Blocks that can be handed out now: the free ones, and the cached ones that nobody uses."""
-        return self._pool.free if self.tree is None else self._pool.free + self.tree.num_unused
+    def available(self) -> tuple[int, ...]:
+        """Blocks of each group that can be handed out now: the free ones, and the cached ones that nobody uses."""
+        tree = self.tree
+        return tuple(
+            group.pool.free + (tree.num_unused(number) if tree is not None else 0)
+            for number, group in enumerate(self.groups)
+        )
 
     @property
-    def held(self) -> int:
-        """Blocks that somebody uses."""
-        return self._pool.total - self.available
+    def held(self) -> tuple[int, ...]:
+        """Blocks of each group that somebody uses."""
+        return tuple(total - available for total, available in zip(self.total, self.available, strict=True))
 
     def needed(self, tokens: int) -> int:
         """Blocks that so many tokens fill or begin."""
         return -(-tokens // self.block_size)
 
-    def alloc(self, count: int) -> tuple[int, ...] | None:
-        """`count` blocks with one reference each, or None (and nothing changed) where fewer are available."""
-        short = count - self._pool.free
-        if short > 0:
-            if self.tree is None or short > self.tree.num_unused:
-                return None
-            for _ in range(short):
-                self.tree.evict()
-        blocks = self._pool.alloc(count)
-        if self._poisoned and blocks:
-            scrub = self._poisoned.intersection(blocks)
-            self._poisoned -= scrub
-            self._to_scrub += sorted(scrub)
-        return blocks
+    def alloc(self, count: int) -> Held | None:
+        """`count` blocks of each group with one reference each, or None (nothing changed) where fewer are available."""
+        if any(available < count for available in self.available):
+            return None
+        return tuple(self._alloc(number, count) for number in range(len(self.groups)))
 
-    def share(self, blocks: Sequence[int]) -> None:
+    def share(self, held: Held) -> None:
         """One more reference on each of these blocks."""
-        self._pool.share(blocks)
-        if self.tree is not None:
-            for block in blocks:
-                self.tree.taken(block)
+        for number, blocks in enumerate(held):
+            real = [block for block in blocks if block != NULL_BLOCK]
+            self.groups[number].pool.share(real)
+            if self.tree is not None:
+                for block in real:
+                    self.tree.taken(number, block)
 
-    def release(self, blocks: Sequence[int]) -> None:
+    def release(self, held: Held) -> None:
         """One reference less on each block of a table (in the table's order: the last is given back first)."""
-        tree, drop = self.tree, self._pool.drop
-        for block in reversed(blocks):
-            if drop(block) == 1 and tree is not None:
-                tree.given_back(block)
+        for number, blocks in enumerate(held):
+            self.give_back(number, blocks[::-1])
 
-    def sole(self, block: int) -> bool:
-        """Whether a block that somebody holds has no other holder (but the tree)."""
-        in_tree = self.tree is not None and self.tree.at(block) is not None
-        return self._pool.references(block) == 1 + in_tree
-
-    def poison(self, blocks: Iterable[int]) -> None:
-        """What these blocks hold is bad: they leave the tree with all behind them and are scrubbed before reuse."""
+    def give_back(self, group: int, blocks: Iterable[int]) -> None:
+        """One reference less on each of a group's blocks, in this order."""
+        tree, drop = self.tree, self.groups[group].pool.drop
         for block in blocks:
-            self._poisoned.add(block)
-            if self.tree is not None and (node := self.tree.at(block)) is not None:
+            if block != NULL_BLOCK and drop(block) == 1 and tree is not None:
+                tree.given_back(group, block)
+
+    def sole(self, held: Held) -> bool:
+        """Whether in some group the last of these blocks has no other holder (but the tree)."""
+        for number, blocks in enumerate(held):
+            block = blocks[-1]
+            in_tree = self.tree is not None and self.tree.at(number, block) is not None
+            if self.groups[number].pool.references(block) == 1 + in_tree:
+                return True
+        return False
+
+    def poison(self, blocks: Iterable[tuple[int, int]]) -> None:
+        """What these blocks (group, block) hold is bad: they leave the tree with all behind them and are scrubbed
+        before reuse.
+        """
+        for group, block in blocks:
+            if block == NULL_BLOCK:
+                continue
+            self._poisoned.add((group, block))
+            if self.tree is not None and (node := self.tree.at(group, block)) is not None:
                 self._poisoned.update(self.tree.drop(node))
 
     def poison_nodes(self, nodes: Iterable[Node]) -> None:
-        """The same for those of these nodes that are still in the tree."""
-        self.poison([node.block for node in nodes if node.attached])
+        """The same for those of these nodes that are still in the tree, and all behind them."""
+        for node in nodes:
+            if self.tree is not None and node.attached and node is not self.tree.root:
+                self._poisoned.update(self.tree.drop(node))
 
-    def take_scrubs(self) -> list[int]:
-        """Blocks handed out since the last call that must be scrubbed before their use."""
+    def take_scrubs(self) -> list[tuple[int, int]]:
+        """Blocks (group, block) handed out since the last call that must be scrubbed before their use."""
         scrubs, self._to_scrub = self._to_scrub, []
         return scrubs
 
     def check(self) -> None:
-        """Asserts that pool and tree agree."""
-        self._pool.check()
+        """Asserts that pools and tree agree."""
+        for group in self.groups:
+            group.pool.check()
         if self.tree is not None:
             self.tree.check()
+
+    def _alloc(self, number: int, count: int) -> tuple[int, ...]:
+        pool = self.groups[number].pool
+        for _ in range(count - pool.free):
+            assert self.tree is not None
+            self.tree.evict(number)
+        blocks = pool.alloc(count)
+        assert blocks is not None
+        if self._poisoned and blocks:
+            scrub = self._poisoned.intersection((number, block) for block in blocks)
+            self._poisoned -= scrub
+            self._to_scrub += sorted(scrub)
+        return blocks

@@ -1,61 +1,92 @@
-"""BlockTable: the blocks of one request in one KV group, in order. It asks for blocks and hands them back.
+"""BlockTable: the blocks of one request in all KV groups, in order. It asks for blocks and hands them back.
 
-Invariant: the token at index i stands in block `blocks[i // block_size]`, at place i % block_size; the first `depth`
-blocks are a path of the prefix tree that ends at `node`, those behind are the request's own.
+Invariant: in each group the token at index i stands in entry i // block_size, at place i % block_size, unless the entry
+is behind the group's window: then it is the null block. The first `depth` entries are a path of the prefix tree that
+ends at `node`; those behind are the request's own.
 """
 
 from collections.abc import Sequence
 
 from pelton.kv.blocks import Blocks
+from pelton.kv.group import Held, first_block, most_blocks
+from pelton.kv.pool import NULL_BLOCK
 from pelton.kv.prefix import BlockKeys, Node
 
 
 class BlockTable:
     """Grows by whole blocks and is emptied at once. `node` None: no more of its blocks enter the tree."""
 
-    __slots__ = ("_blocks", "_source", "depth", "node")
+    __slots__ = ("_blocks", "_passed", "_source", "depth", "node")
 
     def __init__(self, source: Blocks) -> None:
         self._source = source
-        self._blocks: list[int] = []
+        self._blocks: list[list[int]] = [[] for _ in source.groups]
+        self._passed = [0] * len(source.groups)  # entries behind the window
         self.depth = 0
         self.node: Node | None = source.tree.root if source.tree else None
 
     @property
-    def blocks(self) -> tuple[int, ...]:
-        return tuple(self._blocks)
+    def blocks(self) -> Held:
+        return tuple(tuple(blocks) for blocks in self._blocks)
 
     @property
     def num_blocks(self) -> int:
-        return len(self._blocks)
+        """Entries, those behind a window included."""
+        return len(self._blocks[0])
 
     @property
     def capacity(self) -> int:
-        """Tokens the present blocks hold."""
-        return len(self._blocks) * self._source.block_size
+        """Tokens the present entries stand for."""
+        return self.num_blocks * self._source.block_size
 
     def needed(self, tokens: int) -> int:
-        """Blocks to add before the first `tokens` tokens have a place."""
-        return max(0, -(-tokens // self._source.block_size) - len(self._blocks))
+        """Entries to add before the first `tokens` tokens have a place."""
+        return max(0, -(-tokens // self._source.block_size) - self.num_blocks)
 
-    def adopt(self, blocks: Sequence[int]) -> None:
+    def wanted(self, tokens: int, step: int) -> tuple[int, ...]:
+        """Blocks of each group that it will hold at most beside the present ones, until `tokens` tokens are computed
+        in steps of up to `step`.
+        """
+        added, size = self.needed(tokens), self._source.block_size
+        wanted = []
+        for group, passed in zip(self._source.groups, self._passed, strict=True):
+            most = most_blocks(group.window, tokens, step, size)
+            wanted.append(max(0, min(added, most - (self.num_blocks - passed))))
+        return tuple(wanted)
+
+    def adopt(self, held: Held) -> None:
         """Begins with these full blocks, which are the table's from now on: the caller took a reference for it."""
-        assert not self._blocks, f"the table has {len(self._blocks)} blocks already"
-        if not blocks:
+        assert not self.num_blocks, f"the table has {self.num_blocks} blocks already"
+        if not held or not held[0]:
             return
-        self._blocks = list(blocks)
-        self.depth = len(blocks)
-        self.node = self._source.tree.at(blocks[-1]) if self._source.tree else None
+        self._blocks = [list(blocks) for blocks in held]
+        self._passed = [sum(block == NULL_BLOCK for block in blocks) for blocks in held]
+        self.depth = self.num_blocks
+        found = [self._source.tree.at(number, blocks[-1]) for number, blocks in enumerate(held) if self._source.tree]
+        self.node = next((node for node in found if node is not None), None)
 
-    def grow(self, tokens: int) -> tuple[int, ...] | None:
+    def grow(self, tokens: int) -> Held | None:
         """Takes what `tokens` tokens need; returns the added blocks, or None (nothing changed) if too few are there."""
         count = self.needed(tokens)
         if not count:
             return ()
         added = self._source.alloc(count)
         if added is not None:
-            self._blocks += added
+            for blocks, more in zip(self._blocks, added, strict=True):
+                blocks += more
         return added
+
+    def slide(self, computed: int) -> None:
+        """Gives back what no token from index `computed` on sees."""
+        for number, group in enumerate(self._source.groups):
+            if group.window is None:
+                continue
+            blocks, passed = self._blocks[number], self._passed[number]
+            first = min(first_block(group.window, computed, self._source.block_size), len(blocks))
+            if first > passed:
+                gone, blocks[passed:first] = blocks[passed:first], [NULL_BLOCK] * (first - passed)
+                self._passed[number] = first
+                self._source.give_back(number, gone)
 
     def fills(self, tokens: int) -> bool:
         """Whether the first `tokens` tokens fill a block that could enter the tree and has not."""
@@ -64,19 +95,31 @@ class BlockTable:
     def enter(self, keys: BlockKeys, tokens: int) -> list[Node]:
         """Blocks that the first `tokens` tokens fill enter the tree, not computed yet; returns their nodes.
 
-        Where another request's equal block is there already, this one and all later ones stay out of it.
+        Where another request's equal block is there already, this one and all later ones stay out of it (but see
+        PrefixTree.insert).
         """
         entered, tree = list[Node](), self._source.tree
         while tree is not None and self.node is not None and self.fills(tokens):
-            self.node = tree.insert(self.node, keys.key(self.depth), self._blocks[self.depth])
+            blocks = [blocks[self.depth] for blocks in self._blocks]
+            self.node = tree.insert(self.node, keys.key(self.depth), blocks)
             if self.node is not None:
                 self.depth += 1
                 entered.append(self.node)
         return entered
 
+    def path(self) -> Sequence[Node]:
+        """Nodes of the first `depth` entries that are known to it, from the first on; none once `node` is None."""
+        nodes, node = list[Node](), self.node
+        while node is not None and node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
     def release(self) -> None:
         """Gives all blocks back, the last one first."""
-        blocks, self._blocks = self._blocks, []
+        held = self.blocks
+        self._blocks = [[] for _ in held]
+        self._passed = [0] * len(held)
         self.depth = 0
         self.node = self._source.tree.root if self._source.tree else None
-        self._source.release(blocks)
+        self._source.release(held)

@@ -8,8 +8,10 @@ OPS: Registry[type[OpRule]] = Registry(
     {
         "embed": "pelton.program.ops.embed:Embed",
         "rms_norm": "pelton.program.ops.norm:RMSNorm",
+        "layer_norm": "pelton.program.ops.norm:LayerNorm",
         "linear": "pelton.program.ops.linear:Linear",
         "gated": "pelton.program.ops.elementwise:Gated",
+        "activate": "pelton.program.ops.elementwise:Activate",
         "add": "pelton.program.ops.elementwise:Add",
         "rope_table": "pelton.program.ops.rope:RopeTable",
         "rope": "pelton.program.ops.rope:Rope",

@@ -53,9 +53,12 @@ class Builder:
         """A table whose rows are looked up by id; returns the view's name."""
         return self._view(tensor, (rows, cols), GATHER, None, "rows")
 
-    def vector(self, tensor: str, size: int, *, row_order: tuple[int, ...] | None = None) -> str:
-        """A vector of gains or biases (`row_order` as for the matrix it belongs to); returns the view's name."""
-        return self._view(tensor, (size,), VECTOR, row_order, None)
+    def vector(self, tensor: str, size: int, *, row_order: tuple[int, ...] | None = None, plus: float = 0.0) -> str:
+        """A vector of gains or biases (`row_order` as for the matrix it belongs to); returns the view's name.
+
+        `plus`: added to each number as it is read.
+        """
+        return self._view(tensor, (size,), VECTOR, row_order, None, plus)
 
     def state(self, spec: KVSpec) -> tuple[str, int]:
         """A layer's cache: (group name, layer within the group). Equal specs join one group."""
@@ -100,11 +103,17 @@ class Builder:
         return Tables(self._storages, self._weights, {s.name: s for s in self._groups.values()}, self._values)
 
     def _view(
-        self, tensor: str, shape: tuple[int, ...], use: str, order: tuple[int, ...] | None, shard: str | None
+        self,
+        tensor: str,
+        shape: tuple[int, ...],
+        use: str,
+        order: tuple[int, ...] | None,
+        shard: str | None,
+        plus: float = 0.0,
     ) -> str:
         source = self.check(tensor, shape)
         rows, cols = shape if len(shape) == 2 else (1, shape[0])
-        self._storages.setdefault(tensor, Storage(tensor, rows, cols, source, order))
+        self._storages.setdefault(tensor, Storage(tensor, rows, cols, source, order, plus))
         name = f"{tensor}:{use}"
         self._weights[name] = WeightView(name, tensor, use, shard)
         return name

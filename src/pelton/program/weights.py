@@ -29,13 +29,17 @@ class TensorSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Weight bytes. `row_order[i]` is the file's row that stands at row i (None: as in the file)."""
+    """Weight bytes. `row_order[i]` is the file's row that stands at row i (None: as in the file).
+
+    `plus` is added to each number as it is read: 1 where a file keeps gains less one. Of vectors only.
+    """
 
     name: str
     rows: int
     cols: int
     source: TensorSource
     row_order: tuple[int, ...] | None = None
+    plus: float = 0.0
 
     @property
     def format(self) -> str:

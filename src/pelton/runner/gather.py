@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pelton.backends.backend import COPY, SCRUB, Int32, Records, StepInputs
 from pelton.core.plan import StateOp, StepPlan
+from pelton.kv.pool import NULL_BLOCK
 from pelton.runner.rows import RowStates, ragged
 
 BLOCK_OPS = {"copy": COPY, "scrub": SCRUB}
@@ -43,7 +44,7 @@ def gather(plan: StepPlan, states: RowStates) -> StepInputs:
         positions=positions(index),
         starts=starts.astype(np.int32),
         counts=counts.astype(np.int32),
-        tables=states.tables[rows[table], entry],
+        tables=_tables(states, rows[table], entry, starts[table]),
         table_offsets=np.concatenate([[0], np.cumsum(blocks)]).astype(np.int32),
         logit_rows=logit_rows.astype(np.int32),
         sampling=sampling,
@@ -51,6 +52,17 @@ def gather(plan: StepPlan, states: RowStates) -> StepInputs:
         edit_offsets=edit_offsets,
         block_ops=_block_ops(plan.state_ops) if plan.state_ops else None,
     )
+
+
+def _tables(states: RowStates, rows: Ints, entry: Ints, starts: Ints) -> Int32:
+    """Block ids [G, N] of entries of rows whose first token stands at `starts`; the null block behind a window, where
+    the scheduler has given the block to others.
+    """
+    tables: Int32 = states.tables[:, rows, entry]
+    for group, window in enumerate(states.windows):
+        if window is not None:
+            tables[group, entry < np.maximum(0, starts - window + 1) // states.block_size] = NULL_BLOCK
+    return tables
 
 
 def positions(index: Ints) -> Int32:
@@ -70,5 +82,5 @@ def _records(states: RowStates, rows: Ints, after: Ints, given: NDArray[np.bool_
 
 
 def _block_ops(ops: tuple[StateOp, ...]) -> Int32:
-    """Rows [N, 3] of (COPY or SCRUB, source, target)."""
-    return np.array([(BLOCK_OPS[op.kind], op.source, op.target) for op in ops], np.int32)
+    """Rows [N, 4] of (COPY or SCRUB, group, source, target)."""
+    return np.array([(BLOCK_OPS[op.kind], op.group, op.source, op.target) for op in ops], np.int32)

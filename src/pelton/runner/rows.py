@@ -15,15 +15,18 @@ NONE: Records = np.zeros(0, EDIT)
 
 
 class RowStates:
-    """`tokens` [rows, length], `tables` [rows, blocks], `sampling` [rows]; memory is touched only where rows use it.
+    """`tokens` [rows, length], `tables` [groups, rows, blocks], `sampling` [rows]; memory is touched only where used.
+
+    `windows`: of each KV group, as in program.states.KVSpec.
 
     `scored` [rows]: how many top log-probabilities go with a prompt token's; -1: its log-probability is not wanted.
     """
 
-    def __init__(self, rows: int, length: int, block_size: int) -> None:
+    def __init__(self, rows: int, length: int, block_size: int, windows: Sequence[int | None] = (None,)) -> None:
         self.block_size = block_size
+        self.windows = tuple(windows)
         self.tokens: Int32 = np.empty((rows, length), np.int32)
-        self.tables: Int32 = np.zeros((rows, -(-length // block_size)), np.int32)
+        self.tables: Int32 = np.zeros((len(self.windows), rows, -(-length // block_size)), np.int32)
         self.length = np.zeros(rows, np.int64)
         self.num_blocks = np.zeros(rows, np.int64)
         self.sampling = np.zeros(rows, SAMPLING)
@@ -52,10 +55,11 @@ class RowStates:
         copy: Int32 = self.tokens[row, : self.length[row]].copy()
         return copy
 
-    def append_blocks(self, row: int, blocks: Sequence[int]) -> None:
-        present = self.num_blocks[row]
-        self.tables[row, present : present + len(blocks)] = blocks
-        self.num_blocks[row] = present + len(blocks)
+    def append_blocks(self, row: int, blocks: Sequence[Sequence[int]]) -> None:
+        """Entries of the row's tables, equally many for each KV group."""
+        present, count = self.num_blocks[row], len(blocks[0])
+        self.tables[:, row, present : present + count] = blocks
+        self.num_blocks[row] = present + count
 
     def append_token(self, row: int, token: int) -> None:
         """One more known token; the next one is drawn with the next place's noise and what the edits then say."""

@@ -64,7 +64,7 @@ class Runner:
         _expect_built(plan)
         self._release(plan)
         self._admit(plan)
-        for row, (blocks,) in plan.new_blocks.items():
+        for row, blocks in plan.new_blocks.items():
             self._rows.append_blocks(row, blocks)
         return self._results(plan, self._executable.run(gather(plan, self._rows)))
 

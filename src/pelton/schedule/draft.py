@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil, sqrt
 
 from pelton.core.plan import Admission, RowPlan, StateOp, StepPlan
+from pelton.kv.group import Held
 from pelton.kv.prefix import Node
 from pelton.schedule.tracked import Start, Tracked
 
@@ -16,20 +17,22 @@ class Draft:
     """`budget`: work left, in tokens that see no others; a prompt's token at index i costs 1 + context_cost x i of it.
 
     `decodes`: running requests still to be planned that need one token. `cap`: most tokens of one request, 0 for any
-    number. `entered`: nodes this step computes. `spent`: blocks to give back once nothing more is handed out.
+    number. `most`: tokens the largest step computes. `entered`: nodes this step computes. `spent`: blocks to give back
+    once nothing more is handed out.
     """
 
     budget: int
     cap: int
     decodes: int
+    most: int = 0
     context_cost: float = 0.0
     rows: list[RowPlan] = field(default_factory=list)
     admitted: list[Admission] = field(default_factory=list)
-    new_blocks: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    new_blocks: dict[int, Held] = field(default_factory=dict)
     preempted: list[str] = field(default_factory=list)
     copies: list[StateOp] = field(default_factory=list)
     entered: list[Node] = field(default_factory=list)
-    spent: list[tuple[int, ...]] = field(default_factory=list)
+    spent: list[Held] = field(default_factory=list)
 
     def cut(self, start: int, remaining: int, share: int) -> int:
         """How many of its `remaining` tokens from index `start` a request computes if `share` of the budget may go to
@@ -57,7 +60,7 @@ class Draft:
         assert request.row is not None
         added = request.table.grow(request.computed + count)
         if added:
-            self.new_blocks[request.row] = (added,)
+            self.new_blocks[request.row] = added
         return added is not None
 
     def admit(self, request: Tracked, start: Start, count: int) -> bool:
@@ -65,13 +68,13 @@ class Draft:
         assert request.row is not None
         request.table.adopt(start.blocks)
         request.computed = start.cached
-        request.shared, request.copied = len(start.blocks), start.source is not None
+        request.shared, request.copied = start.full, bool(start.source)
         if not self.reserve(request, count):
             return False
         blocks = request.table.blocks
-        self.new_blocks[request.row] = (blocks,)
-        if start.source is not None:
-            self.copies.append(StateOp("copy", start.source, blocks[len(start.blocks)]))
+        self.new_blocks[request.row] = blocks
+        for group, source in enumerate(start.source):
+            self.copies.append(StateOp("copy", source, blocks[group][start.full], group))
         self.admitted.append(Admission(request.row, request.request_id, start.cached))
         return True
 
@@ -86,7 +89,7 @@ class Draft:
         if request.table.fills(end) and (keys := request.gives) is not None:
             self.entered += request.table.enter(keys, end)
 
-    def plan(self, released: tuple[int, ...], scrubs: list[int]) -> StepPlan:
-        """The step. Blocks are scrubbed before anything is copied into them."""
-        ops = (*(StateOp("scrub", block, block) for block in scrubs), *self.copies)
+    def plan(self, released: tuple[int, ...], scrubs: list[tuple[int, int]]) -> StepPlan:
+        """The step. Blocks (group, block) are scrubbed before anything is copied into them."""
+        ops = (*(StateOp("scrub", block, block, group) for group, block in scrubs), *self.copies)
         return StepPlan(tuple(self.rows), tuple(self.admitted), released, self.new_blocks, ops)

@@ -7,6 +7,8 @@ a child begins (copy on write). Invariant: a family holds one reference on each 
 from dataclasses import dataclass, field
 
 from pelton.kv.blocks import Blocks
+from pelton.kv.group import Held, first_block
+from pelton.kv.pool import NULL_BLOCK
 from pelton.schedule.tracked import Start, Tracked
 
 
@@ -19,7 +21,7 @@ class Family:
 
     parent: Tracked
     children: list[Tracked] = field(default_factory=list)
-    blocks: tuple[int, ...] = ()
+    blocks: Held = ()
 
 
 class Forks:
@@ -49,18 +51,32 @@ class Forks:
             return None
         cached = family.parent.asked.prompt - 1
         full = cached // self._blocks.block_size
-        partial = full < len(family.blocks)
-        return Start(family.blocks[:full], cached, family.blocks[full] if partial else None)
+        partial = full < len(family.blocks[0])
+        source = tuple(blocks[full] for blocks in family.blocks) if partial else ()
+        return Start(tuple(blocks[:full] for blocks in family.blocks), cached, source)
 
     def computed(self, parent: Tracked) -> None:
         """Where a request has computed its whole prompt, those who wait for it get hold of the blocks."""
         family = self._by_parent.get(parent)
         if family is None or family.blocks or parent.computed < parent.asked.prompt:
             return
-        family.blocks = parent.table.blocks[: self._blocks.needed(parent.asked.prompt - 1)]
-        self._blocks.share(family.blocks)
-        if not family.blocks:
+        blocks = self._kept(parent)
+        if blocks is None:
             self._part(family)
+            return
+        family.blocks = blocks
+        self._blocks.share(blocks)
+
+    def _kept(self, parent: Tracked) -> Held | None:
+        """Blocks with all that the prompt's last token sees; None where there are none, or no longer."""
+        last, size = parent.asked.prompt - 1, self._blocks.block_size
+        entries, held = self._blocks.needed(last), []
+        for group, blocks in zip(self._blocks.groups, parent.table.blocks, strict=True):
+            first = first_block(group.window, last, size)
+            if NULL_BLOCK in blocks[first:entries]:
+                return None
+            held.append((*[NULL_BLOCK] * min(first, entries), *blocks[first:entries]))
+        return tuple(held) if entries else None
 
     def over(self, request: Tracked) -> None:
         """A request ended: who still waits for its prompt goes on alone, and so does it."""
@@ -76,7 +92,7 @@ class Forks:
             self._blocks.release(self._part(family))
         self._blocks.release(self.leave(request))
 
-    def leave(self, child: Tracked) -> tuple[int, ...]:
+    def leave(self, child: Tracked) -> Held:
         """A child leaves its family; returns the blocks to give back for it: the family's, where it was the last."""
         family = self._by_child.pop(child, None)
         if family is None:
@@ -91,7 +107,7 @@ class Forks:
         """
         holding = [family for family in self._by_parent.values() if family.blocks]
         # Whoever else holds the last block holds those before it too.
-        helping = [family for family in holding if force or self._blocks.sole(family.blocks[-1])]
+        helping = [family for family in holding if force or self._blocks.sole(family.blocks)]
         for family in helping if force else sorted(helping, key=lambda family: family.parent.rank)[-1:]:
             self._blocks.release(self._part(family))
         return bool(helping)
@@ -107,19 +123,20 @@ class Forks:
         empty = ((1 - family.parent.asked.prompt) % size for family in self._alone())
         return sum(empty)
 
-    def check(self) -> list[int]:
-        """Asserts that families and children agree; returns the blocks held, one entry for each reference."""
+    def check(self) -> list[tuple[int, int]]:
+        """Asserts that families and children agree; returns what is held (group, block), an entry a reference."""
         children = {id(child) for family in self._by_parent.values() for child in family.children}
         assert children == {id(child) for child in self._by_child}
         assert all(family.children for family in self._by_parent.values()), "a family without children"
         for child in self._by_child:
             assert child.row is None, f"{child.request_id} runs and waits for a prompt"
-        return [block for family in self._by_parent.values() for block in family.blocks]
+        held = (family.blocks for family in self._by_parent.values())
+        return [(group, block) for groups in held for group, blocks in enumerate(groups) for block in blocks if block]
 
     def _alone(self) -> list[Family]:
-        return [family for family in self._by_parent.values() if family.blocks and self._blocks.sole(family.blocks[-1])]
+        return [family for family in self._by_parent.values() if family.blocks and self._blocks.sole(family.blocks)]
 
-    def _part(self, family: Family) -> tuple[int, ...]:
+    def _part(self, family: Family) -> Held:
         """The family is no more, its children are ordinary requests; returns the blocks it held."""
         for child in family.children:
             del self._by_child[child]

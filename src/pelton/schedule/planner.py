@@ -4,8 +4,12 @@ Every request has `remaining` tokens to compute; there is no prefill and no deco
 2309.06180, 2403.02310. Invariant: the first running request in rank order gets a token in every step.
 """
 
+from collections.abc import Sequence
+
 from pelton.core.config import ScheduleSection
 from pelton.kv.blocks import Blocks
+from pelton.kv.group import most_blocks
+from pelton.kv.pool import NULL_BLOCK
 from pelton.schedule.draft import Draft
 from pelton.schedule.forks import Forks
 from pelton.schedule.order import Order
@@ -24,12 +28,13 @@ class Planner:
         self._blocks = blocks
         self._forks = forks
         self._sharing = sharing
-        self._refused: tuple[Tracked | None, int] = (None, 0)
+        self._refused: tuple[Tracked | None, tuple[int, ...]] = (None, ())
 
     def draft(self, limits: ScheduleSection) -> Draft:
         """The next step; without rows where there is nothing to compute."""
         draft = Draft(
             budget=limits.max_num_batched_tokens,
+            most=limits.max_num_batched_tokens,
             cap=limits.long_prefill_token_threshold,
             decodes=sum(request.total - request.computed == 1 for request in self._places.running),
             context_cost=limits.context_cost or 0.0,
@@ -91,13 +96,16 @@ class Planner:
         waiting = self._places.waiting
         if not waiting or not self._places.free_rows or not draft.budget:
             return
-        promised = sum(request.table.needed(request.total) for request in self._places.running)
+        step = draft.most
+        promised = [0] * len(self._blocks.groups)
+        for request in self._places.running:
+            _add(promised, request.table.wanted(request.total, step))
         place = 0
         while place < len(waiting) and self._places.free_rows and draft.budget:
             request = waiting[place]
             # One block more for each running request: its next tokens must not preempt at once who is admitted here.
-            room = self._blocks.available - promised - len(self._places.running)
-            if request is self._refused[0] and room <= self._refused[1]:
+            room = self._room(promised)
+            if request is self._refused[0] and not _more(room, self._refused[1]):
                 return  # nothing became free: do not look for its prefix again
             start = self._start(request)
             if start is None:
@@ -106,18 +114,21 @@ class Planner:
             if not self._begin(draft, request, start, promised):
                 self._refused = request, room
                 return
-            promised += request.table.needed(request.total)
+            _add(promised, request.table.wanted(request.total, step))
+
+    def _room(self, promised: Sequence[int]) -> tuple[int, ...]:
+        running = len(self._places.running)
+        return tuple(free - asked - running for free, asked in zip(self._blocks.available, promised, strict=True))
 
     def _start(self, request: Tracked) -> Start | None:
         family = self._forks.family(request)
         return self._sharing.start(request, self._places.running) if family is None else self._forks.start(family)
 
-    def _begin(self, draft: Draft, request: Tracked, start: Start, promised: int) -> bool:
+    def _begin(self, draft: Draft, request: Tracked, start: Start, promised: Sequence[int]) -> bool:
         """The request runs; False (nothing changed) where the blocks do not suffice for what all running ones know."""
         # What it shares may have been unused, and so available, until now.
         self._blocks.share(start.blocks)
-        needed = self._blocks.needed(request.total) - len(start.blocks)
-        if promised + needed + len(self._places.running) > self._blocks.available:
+        if _more(self._asked(request, start, draft.most), self._room(promised)):
             self._blocks.release(start.blocks)
             return False
         if self._forks.family(request) is None:
@@ -130,3 +141,23 @@ class Planner:
         assert reserved, f"{request.request_id}: {self._blocks.available} blocks available, {promised} promised"
         draft.place(request, count)
         return True
+
+    def _asked(self, request: Tracked, start: Start, step: int) -> tuple[int, ...]:
+        """Blocks of each group that the request will want beside those it begins with."""
+        entries = self._blocks.needed(request.total) - start.full
+        asked = []
+        for number, group in enumerate(self._blocks.groups):
+            most = most_blocks(group.window, request.total, step, self._blocks.block_size)
+            shared = sum(block != NULL_BLOCK for block in start.blocks[number]) if start.blocks else 0
+            asked.append(max(0, min(entries, most - shared)))
+        return tuple(asked)
+
+
+def _add(sums: list[int], more: Sequence[int]) -> None:
+    for place, number in enumerate(more):
+        sums[place] += number
+
+
+def _more(numbers: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether one of the numbers is above its other."""
+    return any(number > other for number, other in zip(numbers, others, strict=True))

@@ -4,8 +4,9 @@ Counts tokens and blocks and names rows; sees no token value and no array. Invar
 computed only once the step that fills it is committed, or in that very step.
 """
 
+import sys
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pelton.core.config import CacheSection, ScheduleSection
@@ -13,7 +14,7 @@ from pelton.core.counters import EngineStats
 from pelton.core.errors import CapacityError, RequestError
 from pelton.core.plan import StepPlan
 from pelton.kv.blocks import Blocks
-from pelton.kv.pool import BlockPool
+from pelton.kv.group import KVGroup, most_blocks
 from pelton.kv.table import BlockTable
 from pelton.schedule.draft import Draft
 from pelton.schedule.forks import Forks
@@ -48,17 +49,16 @@ class Scheduler:
         limits: ScheduleSection,
         cache: CacheSection,
         order: Order,
-        pool: BlockPool,
+        groups: Sequence[KVGroup],
         block_size: int,
         max_model_len: int,
     ) -> None:
         self.limits = limits
-        self.max_len = min(max_model_len, pool.total * block_size)
+        self.max_len = min(max_model_len, *(_longest(group, limits, block_size) for group in groups))
         self.preempted: tuple[str, ...] = ()
         self._max_model_len = max_model_len
         self._order = order
-        self._pool = pool
-        self._blocks = Blocks(pool, block_size, cache)
+        self._blocks = Blocks(groups, block_size, cache)
         self._forks = Forks(self._blocks)
         self._sharing = Sharing(self._blocks)
         self._places = Places(limits.max_num_seqs)
@@ -87,7 +87,7 @@ class Scheduler:
         self._places.wait(tracked)
 
     def _refuse(self, request: NewRequest) -> None:
-        name, prompt = request.request_id, request.prompt
+        name, prompt, blocks = request.request_id, request.prompt, self._blocks
         if name in self._requests:
             raise RequestError(f"Request id {name!r} is in use.", "Ids of open requests must differ.")
         if prompt < 1:
@@ -102,7 +102,7 @@ class Scheduler:
         if prompt + 1 > self.max_len:
             raise CapacityError(
                 f"The prompt has {prompt} tokens, and the KV cache holds {self.max_len} "
-                f"({self._blocks.total} blocks of {self._blocks.block_size}) including the answer.",
+                f"({' and '.join(map(str, blocks.total))} blocks of {blocks.block_size}) including the answer.",
                 f"Shorten it to at most {self.max_len - 1} tokens, or raise kv_cache_memory_bytes.",
             )
 
@@ -130,13 +130,16 @@ class Scheduler:
         """
         request = self._places.at(row)
         assert request is not None, f"nobody runs in row {row}"
-        self._blocks.poison(request.table.blocks[request.shared :])
+        held, path = request.table.blocks, request.table.path()
+        self._blocks.poison_nodes(path[request.shared : request.shared + 1])
+        self._blocks.poison((group, block) for group, own in enumerate(held) for block in own[request.shared :])
         self._forks.distrust(request)
         if request.private or not (request.shared or request.copied):
             return False
-        tree, shared = self._blocks.tree, request.table.blocks[: request.shared]
-        nodes = [tree.at(block) for block in shared] if tree is not None else []
-        request.suspects = tuple(node for node in nodes if node is not None)
+        tree = self._blocks.tree
+        shared = [(group, block) for group, blocks in enumerate(held) for block in blocks[: request.shared]]
+        nodes = [tree.at(group, block) for group, block in shared] if tree is not None else []
+        request.suspects = tuple(dict.fromkeys(node for node in nodes if node is not None))
         request.private = True
         self.preempt(request.request_id)
         return True
@@ -189,6 +192,7 @@ class Scheduler:
                 self.finish(request.request_id)
             else:
                 assert request.remaining > 0, f"{request.request_id}: {request.computed} of {request.total} computed"
+                request.table.slide(request.computed)
 
     def _abandon(self, draft: Draft, plan: StepPlan) -> None:
         """The step broke: what it was to compute is not there, so nobody may rely on it."""
@@ -197,7 +201,7 @@ class Scheduler:
         for request in list(self._places.running):
             self.preempt(request.request_id)
         self._blocks.poison_nodes(draft.entered)
-        self._blocks.poison(op.target for op in plan.state_ops)
+        self._blocks.poison((op.group, op.target) for op in plan.state_ops)
 
     # ---- figures -----------------------------------------------------------------------------------------------------
 
@@ -217,15 +221,17 @@ class Scheduler:
     def stats(self) -> EngineStats:
         """The state now; times and what a single step did are left to the caller."""
         blocks, tree, held = self._blocks, self._blocks.tree, self._blocks.held
+        groups, places = len(held), sum(held) * blocks.block_size
         empty = sum(request.table.capacity - request.computed for request in self._places.running)
         return EngineStats(
             running=self.num_running,
             waiting=self.num_waiting,
             deferred=min(self._figures.deferred, self.num_waiting),
-            kv_blocks=blocks.total,
-            kv_usage=held / blocks.total,
-            kv_waste=(empty + self._forks.waste()) / (held * blocks.block_size) if held else 0.0,
-            cached_blocks=tree.num_unused if tree is not None else 0,
+            kv_blocks=sum(blocks.total),
+            held_blocks=sum(held),
+            kv_usage=max(used / total for used, total in zip(held, blocks.total, strict=True)),
+            kv_waste=groups * (empty + self._forks.waste()) / places if places else 0.0,
+            cached_blocks=sum(tree.num_unused(group) for group in range(groups)) if tree is not None else 0,
             prefix_queries_total=self._sharing.asked,
             prefix_hits_total=self._sharing.found,
             prefix_inflight_total=self._sharing.in_flight,
@@ -239,21 +245,26 @@ class Scheduler:
         """Asserts that requests, rows and blocks add up, with the numbers where they do not."""
         self._blocks.check()
         self._places.check()
-        holders = Counter(self._forks.check())
+        holders, tree = Counter(self._forks.check()), self._blocks.tree
         for request in self._requests.values():
-            blocks = request.table.blocks
-            holders.update(blocks)
-            assert request.computed <= min(request.total - 1, request.table.capacity), f"{request}"
-            assert request.row is not None or not blocks, f"{request.request_id} waits with blocks"
-            if self._blocks.tree is not None:
-                path = [self._blocks.tree.at(block) for block in blocks]
-                whole = all(node is not None for node in path[: request.table.depth])
-                node = request.table.node
-                assert node is None or not node.attached or whole, f"{request.request_id}: a hole in its path"
-        for block in range(1, self._blocks.total + 1):
-            cached = self._blocks.tree is not None and self._blocks.tree.at(block) is not None
-            assert holders[block] + cached == self._pool.references(block), (
-                f"block {block}: {holders[block]} holders, cached {cached}, {self._pool.references(block)} references"
-            )
+            table = request.table
+            holders.update((group, block) for group, own in enumerate(table.blocks) for block in own if block)
+            assert request.computed <= min(request.total - 1, table.capacity), f"{request}"
+            assert request.row is not None or not table.num_blocks, f"{request.request_id} waits with blocks"
+            assert not table.node or not table.node.attached or len(table.path()) == table.depth, f"{request}"
+        for number, group in enumerate(self._blocks.groups):
+            for block in range(1, group.pool.total + 1):
+                held, cached = holders[number, block], tree is not None and tree.at(number, block) is not None
+                references = group.pool.references(block)
+                assert held + cached == references, f"{number}/{block}: {held} holders, {cached=}, {references=}"
         listed = {id(request) for request in (*self._places.waiting, *self._places.running)}
         assert listed == {id(request) for request in self._requests.values()}
+
+
+def _longest(group: KVGroup, limits: ScheduleSection, block_size: int) -> int:
+    """Tokens a request may have as far as one KV group goes: behind a window it needs no more blocks, however long."""
+    whole = group.pool.total * block_size
+    if group.window is None:
+        return whole
+    window = most_blocks(group.window, whole + block_size, limits.max_num_batched_tokens, block_size)
+    return whole if window > group.pool.total else sys.maxsize

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pelton.kv.blocks import Blocks
+from pelton.kv.group import Held, first_block
+from pelton.kv.pool import NULL_BLOCK
 from pelton.kv.prefix import BlockKeys, Node
 from pelton.schedule.tracked import Start, Tracked
 
@@ -67,7 +69,15 @@ class Sharing:
                 return None
         ready = next((place for place, node in enumerate(nodes) if not node.computed), len(nodes))
         in_flight = len(nodes) - min(ready, found)
-        return Start(tuple(node.block for node in nodes), len(nodes) * size, in_flight=in_flight * size)
+        return Start(self._held(nodes), len(nodes) * size, in_flight=in_flight * size)
+
+    def _held(self, nodes: Sequence[Node]) -> Held:
+        """The nodes' blocks, of each group those that the first token behind them sees."""
+        size, held = self._blocks.block_size, []
+        for number, group in enumerate(self._blocks.groups):
+            first = first_block(group.window, len(nodes) * size, size)
+            held.append(tuple(NULL_BLOCK if i < first else node.blocks[number] for i, node in enumerate(nodes)))
+        return tuple(held)
 
     def began(self, request: Tracked, start: Start) -> None:
         """A request that asked begins with what it found."""

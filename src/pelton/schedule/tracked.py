@@ -5,6 +5,7 @@ Invariant: a request that waits has no blocks in its table and nothing computed.
 
 from dataclasses import dataclass
 
+from pelton.kv.group import Held
 from pelton.kv.prefix import BlockKeys, Node
 from pelton.kv.table import BlockTable
 
@@ -31,13 +32,19 @@ class NewRequest:
 class Start:
     """What a request finds computed: `blocks` full ones to share, and the start of a block to copy from `source`.
 
-    `cached` tokens in all, of which `in_flight` were being computed by another request when it asked.
+    `source`: that block in each KV group, or nothing. `cached` tokens in all, of which `in_flight` were being computed
+    by another request when it asked.
     """
 
-    blocks: tuple[int, ...] = ()
+    blocks: Held = ()
     cached: int = 0
-    source: int | None = None
+    source: tuple[int, ...] = ()
     in_flight: int = 0
+
+    @property
+    def full(self) -> int:
+        """How many blocks of tokens are shared."""
+        return len(self.blocks[0]) if self.blocks else 0
 
 
 @dataclass(slots=True, eq=False)

@@ -20,12 +20,13 @@ const Kernels* const TABLES[] = {
 #endif
 };
 
-// Sum over k of x[k] * w[k * stride] in blocks of 32, joined as the format says.
-float order1(const float* x, const float* w, int cols, const float* scale, const float* minimum, const float* sums) {
+// Sum over k of x[k] * w[k] in blocks of 32, or of `unit` where each has its scale (and minimum); sums: those of x.
+float order1(const float* x, const float* w, int cols, const float* scale, const float* minimum, const float* sums,
+             int unit) {
     float acc = 0.0f;
-    for (int b = 0; b * BLOCK < cols; ++b) {
+    for (int b = 0; b * unit < cols; ++b) {
         float chain[2] = {0.0f, 0.0f};
-        for (int k = b * BLOCK; k < (b + 1) * BLOCK; ++k)
+        for (int k = b * unit; k < (b + 1) * unit; ++k)
             chain[k % 2] = std::fma(k < cols ? x[k] : 0.0f, k < cols ? w[k] : 0.0f, chain[k % 2]);
         float sum = chain[0] + chain[1];
         acc = scale ? std::fma(scale[b], sum, acc) : acc + sum;
@@ -80,7 +81,7 @@ static Matrix matrix_of(int format, int rows, int cols, const uint8_t* data) {
             cols,
             blocks,
             (rows + PANEL - 1) / PANEL,
-            static_cast<size_t>(blocks) * block_bytes(static_cast<Format>(format)),
+            panel_bytes(static_cast<Format>(format), blocks),
             data};
 }
 
@@ -93,17 +94,18 @@ PROBE void probe_matmul(int isa, int format, int rows, int cols, const uint8_t* 
         TABLES[isa]->matmul({&m, panel, x, x_stride, sums, sums_stride, x_rows, out + panel * PANEL, out_stride});
 }
 
-// The oracle: w [rows][cols] weights or codes; scale, minimum [rows][blocks] or null.
+// The oracle: w [rows][cols] weights or codes; scale, minimum [rows][units] or null; sums as prepare made them.
 PROBE void probe_order1(int rows, int cols, const float* w, const float* scale, const float* minimum, const float* x,
                         size_t x_stride, const float* sums, size_t sums_stride, int x_rows, float* out,
-                        size_t out_stride) {
+                        size_t out_stride, int unit) {
     FlushDenormals flush;
-    const size_t blocks = static_cast<size_t>(padded(cols) / BLOCK);
+    const size_t units = static_cast<size_t>(padded(cols) / unit);
+    const float* first = sums && unit < BLOCK ? sums + padded(cols) / BLOCK : sums;
     for (size_t t = 0; t < static_cast<size_t>(x_rows); ++t)
         for (size_t r = 0; r < static_cast<size_t>(rows); ++r)
             out[t * out_stride + r] =
-                order1(x + t * x_stride, w + r * static_cast<size_t>(cols), cols, scale ? scale + r * blocks : nullptr,
-                       minimum ? minimum + r * blocks : nullptr, sums ? sums + t * sums_stride : nullptr);
+                order1(x + t * x_stride, w + r * static_cast<size_t>(cols), cols, scale ? scale + r * units : nullptr,
+                       minimum ? minimum + r * units : nullptr, sums ? first + t * sums_stride : nullptr, unit);
 }
 
 PROBE void probe_gather_row(int isa, int format, int rows, int cols, const uint8_t* data, int row, float scale,
@@ -113,14 +115,19 @@ PROBE void probe_gather_row(int isa, int format, int rows, int cols, const uint8
 }
 
 PROBE void probe_prepare(int isa, const float* x, const float* gain, float eps, int n, int round, float* out,
-                         float* sums) {
+                         float* sums, int halves) {
     FlushDenormals flush;
-    TABLES[isa]->prepare(x, gain, eps, n, round != 0, out, sums);
+    TABLES[isa]->prepare(x, gain, eps, n, round != 0, out, sums, halves != 0);
 }
 
 PROBE void probe_rms_norm(int isa, const float* x, const float* gain, float eps, int n, float* out) {
     FlushDenormals flush;
     TABLES[isa]->rms_norm(x, gain, eps, n, out);
+}
+
+PROBE void probe_layer_norm(int isa, const float* x, const float* gain, const float* bias, float eps, int n, float* out) {
+    FlushDenormals flush;
+    TABLES[isa]->layer_norm(x, gain, bias, eps, n, out);
 }
 
 PROBE void probe_add(int isa, const float* x, const float* residual, size_t n, float* out) {
@@ -131,6 +138,16 @@ PROBE void probe_add(int isa, const float* x, const float* residual, size_t n, f
 PROBE void probe_gated(int isa, const float* gate, const float* up, size_t n, int activation, float* out) {
     FlushDenormals flush;
     TABLES[isa]->gated(gate, up, n, activation, out);
+}
+
+PROBE void probe_activate(int isa, const float* x, size_t n, int activation, float* out) {
+    FlushDenormals flush;
+    TABLES[isa]->activate(x, n, activation, out);
+}
+
+PROBE void probe_cap_logits(int isa, float* logits, size_t n, float scale, float softcap) {
+    FlushDenormals flush;
+    TABLES[isa]->cap_logits(logits, n, scale, softcap);
 }
 
 PROBE void probe_rope_angles(int isa, int32_t position, const double* frequency, int n, double factor, float* out) {

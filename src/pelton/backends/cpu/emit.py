@@ -26,14 +26,25 @@ PACKED = {
     "BF16": ("bf16", "bf16"),
     "Q4_0": ("q4", "q4"),
     "Q4_1": ("q4m", "q4m"),
+    "Q5_0": ("q8", "q8"),
+    "Q5_1": ("q8m", "q8m"),
     "Q8_0": ("q8", "q8"),
+    "IQ4_NL": ("q4t", "q4t"),
+    "Q2_K": ("q2khm", "q2khm"),
+    "Q3_K": ("q4kh", "q4kh"),
+    "Q4_K": ("q4km", "q4km"),
+    "Q5_K": ("q8km", "q8km"),
+    "Q6_K": ("q8kh", "q8kh"),
+    "IQ4_XS": ("q4kt", "q4kt"),
 }
 MAX_HEAD_DIM = 512  # what the attention kernel is made for (native/kernels.h)
 KINDS = (
     "embed",
     "rms_norm",
+    "layer_norm",
     "linear",
     "gated",
+    "activate",
     "add",
     "rope_table",
     "rope",
@@ -42,6 +53,7 @@ KINDS = (
     "attend",
     "head",
 )
+NORMS = ("rms_norm", "layer_norm")
 
 
 def refusal(op: Op, states: Mapping[str, State] | None = None) -> str | None:
@@ -53,8 +65,6 @@ def refusal(op: Op, states: Mapping[str, State] | None = None) -> str | None:
         return f"heads of {max(spec.key_dim, spec.value_dim)} numbers; at most {MAX_HEAD_DIM}"
     if spec and (spec.key_dim % 2 or spec.value_dim % 2):
         return f"heads of {spec.key_dim} and {spec.value_dim} numbers; only even ones"
-    if op.kind == "head" and (op.number("softcap") or op.number("scale", 1.0) != 1.0):
-        return "the native head has no soft-cap and no logit scale yet"
     return None
 
 
@@ -114,15 +124,15 @@ class Emitter:
             return placement.offsets[name], width
 
         used = [name for name in op.weights if name in matrices]
-        gain = op.text("gain") or (op.weights[0] if op.kind == "rms_norm" else "")
-        frequencies = op.attrs.get("inverse_frequencies", ())
+        gain = op.text("gain") or (op.weights[0] if op.kind in NORMS else "")
+        offsets = op.weights[1:] if op.kind in NORMS else biases(op) if op.kind == "linear" else ()
         activation = op.text("activation")
         return {
             "kind": op.kind,
             "inputs": [slot(name) for name in op.inputs if name in placement.offsets],
             "outputs": [slot(name) for name in op.outputs],
             "matrices": [matrices[name] for name in used],
-            "biases": [vectors.get(name, -1) for name in biases(op)] if op.kind == "linear" else [],
+            "biases": [vectors.get(name, -1) for name in offsets],
             "gain": vectors.get(gain, -1),
             "eps": op.number("eps"),
             "scale": op.number("scale", 1.0),
@@ -135,8 +145,15 @@ class Emitter:
             "kv_heads": op.integer("kv_heads"),
             "interleaved": bool(op.attrs.get("interleaved", False)),
             "factor": op.number("factor", 1.0),
-            "frequencies": list(frequencies) if isinstance(frequencies, tuple) else [],
+            "frequencies": _numbers(op, "inverse_frequencies"),
+            "slopes": _numbers(op, "slopes"),
         }
+
+
+def _numbers(op: Op, attr: str) -> list[float]:
+    values = op.attrs.get(attr, ())
+    assert isinstance(values, tuple)
+    return [float(value) for value in values]
 
 
 def _weights_of(op: Op) -> list[str]:
@@ -146,4 +163,6 @@ def _weights_of(op: Op) -> list[str]:
 
 def _vector(storage: Storage) -> NDArray[np.float32]:
     values = FORMATS[storage.format].decode(storage.source.read(), storage.rows, storage.cols).reshape(-1)
-    return values if storage.row_order is None else np.ascontiguousarray(values[list(storage.row_order)])
+    if storage.row_order is not None:
+        values = values[list(storage.row_order)]
+    return np.ascontiguousarray(values + np.float32(storage.plus)) if storage.plus else np.ascontiguousarray(values)

@@ -24,18 +24,21 @@ class CpuExecutable:
         self._labels = labels(module.entries[options.entry].ops)
 
     @property
-    def block_bytes(self) -> int:
-        return self._native.block_bytes
+    def block_bytes(self) -> tuple[int, ...]:
+        return tuple(self._native.block_bytes)
 
-    def allocate(self, blocks: int) -> None:
+    def allocate(self, blocks: tuple[int, ...]) -> None:
         """Raises CapacityError where the system has no room for so many."""
         remedy = "Set a smaller kv_cache_memory_bytes or num_blocks."
-        if blocks >= MAX_BLOCKS:
-            raise CapacityError(f"{blocks} KV blocks are more than the {MAX_BLOCKS} supported.", remedy)
+        for count in blocks:
+            if count >= MAX_BLOCKS:
+                raise CapacityError(f"{count} KV blocks are more than the {MAX_BLOCKS} supported.", remedy)
         try:
-            self._native.allocate(blocks)
+            self._native.allocate(list(blocks))
         except MemoryError as error:
-            raise CapacityError(f"No memory for {blocks} KV blocks of {self.block_bytes} bytes.", remedy) from error
+            pools = zip(blocks, self.block_bytes, strict=True)
+            wanted = " and ".join(f"{count} KV blocks of {size} bytes" for count, size in pools)
+            raise CapacityError(f"No memory for {wanted}.", remedy) from error
 
     @property
     def activation_bytes(self) -> int:
@@ -79,7 +82,7 @@ class CpuExecutable:
 class CpuBlockOps:
     """Block operations.
 
-    Within a block: group after group, layer after layer, head after head, K then V (native/kernels.h).
+    Within a group's block: layer after layer, head after head, K then V (native/kernels.h).
     """
 
     def __init__(self, native: _native.Executable, module: Module, exact: bool) -> None:
@@ -87,28 +90,19 @@ class CpuBlockOps:
         self._states = tuple(module.states.values())
         self._exact = exact
 
-    def copy(self, source: int, target: int) -> None:
-        self._native.copy_block(source, target)
+    def copy(self, group: int, source: int, target: int) -> None:
+        self._native.copy_block(group, source, target)
 
-    def scrub(self, block: int) -> None:
-        self._native.scrub_block(block)
+    def scrub(self, group: int, block: int) -> None:
+        self._native.scrub_block(group, block)
 
-    def export_canonical(self, block: int, tokens: int) -> dict[str, Float32]:
-        """Per group fp32 [layers, 2, heads, tokens, dim]; key and value widths must be equal."""
-        parts = self._parts(self._native.read_block(block))
-        return {state.name: _unpack(state, raw, self._exact)[..., :tokens, :] for state, raw in parts}
+    def export_canonical(self, group: int, block: int, tokens: int) -> Float32:
+        """fp32 [layers, 2, heads, tokens, dim]; key and value widths must be equal."""
+        return _unpack(self._states[group], self._native.read_block(group, block), self._exact)[..., :tokens, :]
 
-    def import_canonical(self, block: int, data: dict[str, Float32]) -> None:
+    def import_canonical(self, group: int, block: int, data: Float32) -> None:
         """Writes what export_canonical gave; tokens behind its end become zero."""
-        self._native.write_block(block, b"".join(_pack(state, data[state.name], self._exact) for state in self._states))
-
-    def _parts(self, raw: bytes) -> list[tuple[State, bytes]]:
-        parts, start = [], 0
-        for state in self._states:
-            size = BLOCK_TOKENS * state.layers * state.spec.token_bytes(4 if self._exact else 2)
-            parts.append((state, raw[start : start + size]))
-            start += size
-        return parts
+        self._native.write_block(group, block, _pack(self._states[group], data, self._exact))
 
 
 def _unpack(state: State, raw: bytes, exact: bool) -> Float32:

@@ -60,11 +60,16 @@ class ReferenceExecutable:
         self._choose: Choose = options.choose or most_likely
 
     @property
-    def block_bytes(self) -> int:
-        return BLOCK * self._module.kv_token_bytes(self._kv_dtype.itemsize)
+    def block_bytes(self) -> tuple[int, ...]:
+        states = self._module.states.values()
+        return tuple(BLOCK * state.layers * state.spec.token_bytes(self._kv_dtype.itemsize) for state in states)
 
-    def allocate(self, blocks: int) -> None:
-        self._pools = {name: KVPool(state, blocks, self._kv_dtype) for name, state in self._module.states.items()}
+    def allocate(self, blocks: tuple[int, ...]) -> None:
+        states = self._module.states.values()
+        self._pools = {
+            state.name: KVPool(state, group, count, self._kv_dtype)
+            for group, (state, count) in enumerate(zip(states, blocks, strict=True))
+        }
 
     @property
     def activation_bytes(self) -> int:
@@ -95,7 +100,7 @@ class ReferenceExecutable:
         return self._outputs(logits.numpy(), inputs, tracer.hashes if tracer else None)
 
     def blocks(self) -> BlockOps:
-        return ReferenceBlocks(self._pools)
+        return ReferenceBlocks(tuple(self._pools.values()))
 
     def counters(self) -> dict[str, int]:
         """steps, weight_bytes and flops, read, written per kind: by the ops' cost rules, nothing is measured here."""
@@ -106,11 +111,11 @@ class ReferenceExecutable:
 
     def _operate(self, inputs: StepInputs) -> None:
         blocks = self.blocks()
-        for kind, source, target in [] if inputs.block_ops is None else inputs.block_ops.tolist():
+        for kind, group, source, target in [] if inputs.block_ops is None else inputs.block_ops.tolist():
             if kind == COPY:
-                blocks.copy(source, target)
+                blocks.copy(group, source, target)
             else:
-                blocks.scrub(target)
+                blocks.scrub(group, target)
 
     def _count(self, shape: StepShape) -> None:
         tables = self._module.tables(self._entry.name, exact=self._kv_dtype.itemsize == 4)
@@ -165,7 +170,7 @@ def _edits(inputs: StepInputs, row: int) -> Records:
 def _sequences(inputs: StepInputs) -> tuple[Sequence, ...]:
     sequences, first = [], 0
     for number, (start, count) in enumerate(zip(inputs.starts.tolist(), inputs.counts.tolist(), strict=True)):
-        own = inputs.tables[inputs.table_offsets[number] : inputs.table_offsets[number + 1]]
+        own = inputs.tables[:, inputs.table_offsets[number] : inputs.table_offsets[number + 1]]
         sequences.append(Sequence(first, count, start, torch.from_numpy(own.astype(np.int64))))
         first += count
     return tuple(sequences)

@@ -18,17 +18,20 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One sequence's part of the step: tokens [first, first + count) stand at indices [start, start + count)."""
+    """One sequence's part of the step: tokens [first, first + count) stand at indices [start, start + count).
+
+    `tables` [groups, blocks]: its blocks in each KV group.
+    """
 
     first: int
     count: int
     start: int
-    table: Tensor
+    tables: Tensor
 
-    def slots(self, begin: int, end: int) -> Tensor:
-        """Where the indices [begin, end) are cached."""
+    def slots(self, group: int, begin: int, end: int) -> Tensor:
+        """Where the indices [begin, end) are cached in a KV group."""
         indices = torch.arange(begin, end)
-        return self.table[indices // BLOCK] * BLOCK + indices % BLOCK
+        return self.tables[group, indices // BLOCK] * BLOCK + indices % BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,15 @@ def normed(x: Tensor, gain: Tensor, eps: float) -> Tensor:
 
 def rms_norm(op: Op, step: Step) -> tuple[Tensor, ...]:
     (x,) = step.inputs(op)
-    return (normed(x, step.weights.get(op.weights[0]), op.number("eps")),)
+    heads = per_head(x, op.integer("heads", 1))
+    return (normed(heads, step.weights.get(op.weights[0]), op.number("eps")).flatten(-2),)
+
+
+def layer_norm(op: Op, step: Step) -> tuple[Tensor, ...]:
+    (x,) = step.inputs(op)
+    gain = step.weights.get(op.weights[0])
+    bias = step.weights.get(op.weights[1]) if len(op.weights) > 1 else None
+    return (torch.nn.functional.layer_norm(x, gain.shape, gain, bias, eps=op.number("eps")),)
 
 
 def linear(op: Op, step: Step) -> tuple[Tensor, ...]:
@@ -84,9 +95,17 @@ def linear(op: Op, step: Step) -> tuple[Tensor, ...]:
     return (y + step.weights.get(bias) if bias else y,)
 
 
+def activated(op: Op, x: Tensor) -> Tensor:
+    return silu(x) if op.text("activation") == "silu" else gelu(x, approximate="tanh")
+
+
 def gated(op: Op, step: Step) -> tuple[Tensor, ...]:
     gate, up = step.inputs(op)
-    return ((silu(gate) if op.text("activation") == "silu" else gelu(gate, approximate="tanh")) * up,)
+    return (activated(op, gate) * up,)
+
+
+def activate(op: Op, step: Step) -> tuple[Tensor, ...]:
+    return (activated(op, step.inputs(op)[0]),)
 
 
 def add(op: Op, step: Step) -> tuple[Tensor, ...]:
@@ -126,21 +145,27 @@ def kv_write(op: Op, step: Step) -> tuple[Tensor, ...]:
     k, v = (per_head(x, pool.spec.heads) for x in step.inputs(op))
     for sequence in step.sequences:
         own = slice(sequence.first, sequence.first + sequence.count)
-        slots = sequence.slots(sequence.start, sequence.start + sequence.count)
+        slots = sequence.slots(pool.group, sequence.start, sequence.start + sequence.count)
         pool.write(op.integer("layer"), slots, k[own], v[own])
     return ()
+
+
+def slopes_of(op: Op) -> Tensor | None:
+    """One number for each query head, where scores are biased by distance (arXiv 2108.12409)."""
+    slopes = op.attrs.get("slopes", ())
+    return torch.tensor(slopes, dtype=torch.float32) if slopes else None
 
 
 def attend(op: Op, step: Step) -> tuple[Tensor, ...]:
     """softmax(q k^T scale) v over the indices each token sees (arXiv 1706.03762), one sequence after the other."""
     pool, scale, softcap = step.pool(op), op.number("scale"), op.number("softcap")
-    window = pool.spec.window
+    window, slopes = pool.spec.window, slopes_of(op)
     q = per_head(step.rounded(step.inputs(op)[0]), op.integer("heads"))
     outputs = []
     for sequence in step.sequences:
         end = sequence.start + sequence.count
         begin = 0 if window is None else max(0, sequence.start - window + 1)
-        keys, values = pool.read(op.integer("layer"), sequence.slots(begin, end))
+        keys, values = pool.read(op.integer("layer"), sequence.slots(pool.group, begin, end))
         group = q.shape[1] // pool.spec.heads
         keys, values = keys.repeat_interleave(group, dim=0), values.repeat_interleave(group, dim=0)
         own = q[sequence.first : sequence.first + sequence.count].transpose(0, 1)
@@ -149,6 +174,8 @@ def attend(op: Op, step: Step) -> tuple[Tensor, ...]:
         if softcap:
             scores = softcap * torch.tanh(scores / softcap)
         query, key = torch.arange(sequence.start, end)[:, None], torch.arange(begin, end)[None, :]
+        if slopes is not None:
+            scores = scores + slopes[:, None, None] * (key - query)
         hidden = key > query if window is None else (key > query) | (key <= query - window)
         weights = step.rounded(torch.exp(scores - scores.masked_fill(hidden, -torch.inf).amax(-1, keepdim=True)))
         weights = weights.masked_fill(hidden, 0.0)
@@ -170,8 +197,10 @@ def head(op: Op, step: Step) -> tuple[Tensor, ...]:
 KERNELS: Mapping[str, Kernel] = {
     "embed": embed,
     "rms_norm": rms_norm,
+    "layer_norm": layer_norm,
     "linear": linear,
     "gated": gated,
+    "activate": activate,
     "add": add,
     "rope_table": rope_table,
     "rope": rope,

@@ -1,7 +1,5 @@
 """Paged KV memory as plain tensors: per group [blocks, layers, heads, 32 tokens, dim] for keys and for values."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 
@@ -12,9 +10,13 @@ BLOCK = 32
 
 
 class KVPool:
-    """The blocks of one KV group. Slots hold what was last written; nothing is ever read that a table does not name."""
+    """The blocks of one KV group, number `group` in the order of the module's states.
 
-    def __init__(self, state: State, blocks: int, dtype: torch.dtype) -> None:
+    Slots hold what was last written; nothing is ever read that a table does not name.
+    """
+
+    def __init__(self, state: State, group: int, blocks: int, dtype: torch.dtype) -> None:
+        self.group = group
         self.spec = spec = state.spec
         self.keys = torch.zeros(blocks, state.layers, spec.heads, BLOCK, spec.key_dim, dtype=dtype)
         self.values = torch.zeros(blocks, state.layers, spec.heads, BLOCK, spec.value_dim, dtype=dtype)
@@ -35,33 +37,29 @@ class KVPool:
 class ReferenceBlocks:
     """BlockOps over the pools of all groups."""
 
-    def __init__(self, pools: Mapping[str, KVPool]) -> None:
+    def __init__(self, pools: tuple[KVPool, ...]) -> None:
         self._pools = pools
 
-    def copy(self, source: int, target: int) -> None:
-        for pool in self._pools.values():
-            pool.keys[target] = pool.keys[source]
-            pool.values[target] = pool.values[source]
+    def copy(self, group: int, source: int, target: int) -> None:
+        pool = self._pools[group]
+        pool.keys[target] = pool.keys[source]
+        pool.values[target] = pool.values[source]
 
-    def scrub(self, block: int) -> None:
-        """Zeros the block in all layers."""
-        for pool in self._pools.values():
-            pool.keys[block] = 0
-            pool.values[block] = 0
+    def scrub(self, group: int, block: int) -> None:
+        """Zeros the block in all layers of the group."""
+        self._pools[group].keys[block] = 0
+        self._pools[group].values[block] = 0
 
-    def export_canonical(self, block: int, tokens: int) -> dict[str, Float32]:
-        """Per group: fp32 [layers, 2, heads, tokens, dim] of the block's first tokens."""
-        exported = {}
-        for name, pool in self._pools.items():
-            both = torch.stack((pool.keys[block, :, :, :tokens], pool.values[block, :, :, :tokens]), dim=1)
-            exported[name] = np.asarray(both.float().numpy(), dtype=np.float32)
-        return exported
+    def export_canonical(self, group: int, block: int, tokens: int) -> Float32:
+        """fp32 [layers, 2, heads, tokens, dim] of the block's first tokens."""
+        pool = self._pools[group]
+        both = torch.stack((pool.keys[block, :, :, :tokens], pool.values[block, :, :, :tokens]), dim=1)
+        return np.asarray(both.float().numpy(), dtype=np.float32)
 
-    def import_canonical(self, block: int, data: dict[str, Float32]) -> None:
-        """The opposite of export: data[group] becomes the block's first tokens, the others zero."""
-        self.scrub(block)
-        for name, array in data.items():
-            pool, tokens = self._pools[name], array.shape[3]
-            both = torch.from_numpy(np.array(array, dtype=np.float32))
-            pool.keys[block, :, :, :tokens] = both[:, 0].to(pool.keys.dtype)
-            pool.values[block, :, :, :tokens] = both[:, 1].to(pool.values.dtype)
+    def import_canonical(self, group: int, block: int, data: Float32) -> None:
+        """The opposite of export: `data` becomes the block's first tokens, the others zero."""
+        self.scrub(group, block)
+        pool, tokens = self._pools[group], data.shape[3]
+        both = torch.from_numpy(np.array(data, dtype=np.float32))
+        pool.keys[block, :, :, :tokens] = both[:, 0].to(pool.keys.dtype)
+        pool.values[block, :, :, :tokens] = both[:, 1].to(pool.values.dtype)

@@ -34,8 +34,9 @@ class Tracer:
 
     def _stored(self, op: Op, sequence: Sequence) -> list[int]:
         """Of the keys and values that the sequence's new tokens now have in the cache."""
-        slots = sequence.slots(sequence.start, sequence.start + sequence.count)
-        keys, values = self._step.pool(op).read(op.integer("layer"), slots)
+        pool = self._step.pool(op)
+        slots = sequence.slots(pool.group, sequence.start, sequence.start + sequence.count)
+        keys, values = pool.read(op.integer("layer"), slots)
         return [_hash([keys[:, token], values[:, token]]) for token in range(sequence.count)]
 
 

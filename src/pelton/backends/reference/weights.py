@@ -35,7 +35,7 @@ class Weights:
             numbers = numbers[:, order] if is_vector else numbers[order]
         tensor = torch.from_numpy(np.ascontiguousarray(numbers))
         if is_vector:
-            return tensor[0]
+            return tensor[0] + storage.plus
         if not self._exact and storage.format in DENSE_MATRICES:
             return tensor.bfloat16().float()
         return tensor

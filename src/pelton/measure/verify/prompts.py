@@ -48,6 +48,8 @@ QUESTIONS = (
     "My brother is seventeen and wants to borrow four novels. What does he have to pay?",
     "Can six of us meet there on Saturday at noon for two hours?",
 )
+WINDOW_REACHED = 1024  # a prompt as long as a greater window takes too long for a check that one waits for
+BEYOND = 45  # tokens: more than a block
 SHARED = 96  # tokens that the questions to SYSTEM have in common
 # name, text, tokens
 TEXTS: tuple[tuple[str, str, int], ...] = (
@@ -63,9 +65,12 @@ TEXTS: tuple[tuple[str, str, int], ...] = (
 )
 
 
-def built_in(encode: TextIds) -> list[Prompt]:
-    """Our own prompts in a model's tokens."""
+def built_in(encode: TextIds, windows: Iterable[int] = ()) -> list[Prompt]:
+    """Our own prompts in a model's tokens, some of them longer than those `windows` that are not too long."""
     prompts = [Prompt(name, _fitted(encode(text), length)) for name, text, length in TEXTS]
+    reached = [window for window in windows if window <= WINDOW_REACHED]
+    for window in reached:
+        prompts.append(Prompt(f"story, beyond a window of {window}", _fitted(encode(STORY), window + BEYOND)))
     shared = _fitted(encode(SYSTEM), SHARED)
     for number, question in enumerate(QUESTIONS, 1):
         prompts.append(Prompt(f"library {number}", (*shared, *_fitted(encode(question), 9 + 5 * number))))

@@ -11,6 +11,7 @@ from pelton.core.clock import Clock
 from pelton.core.config import CacheSection, ScheduleSection
 from pelton.core.counters import Counters
 from pelton.engine.engine import Engine
+from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
 from pelton.runner.rows import RowStates
 from pelton.runner.runner import Runner
@@ -21,15 +22,20 @@ from pelton.schedule.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the executable was made for: tokens and sequences of a step, KV blocks (without the null block), their
-    tokens; `max_len`: tokens of a prompt and its answer.
+    """What the executable was made for: tokens and sequences of a step, KV blocks of each group (without the null
+    block) and its window, their tokens; `max_len`: tokens of a prompt and its answer.
     """
 
     tokens: int
     rows: int
-    blocks: int
+    groups: tuple[tuple[int, int | None], ...]
     block_size: int
     max_len: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the largest group."""
+        return max(blocks for blocks, _ in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +52,16 @@ class Rig:
     def engine(
         self, schedule: ScheduleSection, cache: CacheSection, blocks: int, executable: Executable | None = None
     ) -> Engine:
-        """An engine with nothing to do and `blocks` KV blocks. `executable`: the rig's own in another's clothes."""
+        """An engine with nothing to do and `blocks` KV blocks of each group, or all there are of it.
+
+        `executable`: the rig's own in another's clothes.
+        """
         sizes = self.sizes
         assert blocks <= sizes.blocks, f"{blocks} blocks of {sizes.blocks}"
         order = ORDERS.get(schedule.scheduling_policy)()
-        scheduler = self.scheduler(schedule, cache, order, self.pool(blocks + 1), sizes.block_size, sizes.max_len)
-        states = RowStates(schedule.max_num_seqs, scheduler.max_len, sizes.block_size)
+        groups = [KVGroup(self.pool(min(blocks, most) + 1), window) for most, window in sizes.groups]
+        scheduler = self.scheduler(schedule, cache, order, groups, sizes.block_size, sizes.max_len)
+        windows = [group.window for group in groups]
+        states = RowStates(schedule.max_num_seqs, scheduler.max_len, sizes.block_size, windows)
         runner = self.runner(executable or self.executable, states, encode)
         return Engine(scheduler, runner, self.clock, Counters(), sizes.block_size)

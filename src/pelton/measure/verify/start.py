@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pelton.core.clock import Clock, SystemClock
 from pelton.core.config import EngineConfig
 from pelton.core.errors import RequestError
-from pelton.engine.build import EngineParts, build_engine
+from pelton.engine.build import EngineParts, build_engine, model_windows
 from pelton.engine.front import Front, build_front
 from pelton.engine.prompts import check_conversation
 from pelton.engine.report import StartReport
@@ -47,7 +47,7 @@ def start(
     """
     clock = clock or SystemClock()
     front = build_front(config)
-    own = built_in(lambda text: _text_ids(front, text))
+    own = built_in(lambda text: _text_ids(front, text), model_windows(config))
     given = [] if lines is None else _reader(front).read(lines, source)
     sized = fitted(config, [*own, *given], max_tokens)
     parts = build_engine(sized, clock)
@@ -84,7 +84,7 @@ def rig_of(parts: EngineParts, config: EngineConfig, clock: Clock) -> Rig:
     sizes = Sizes(
         tokens=config.schedule.max_num_batched_tokens,
         rows=config.schedule.max_num_seqs,
-        blocks=parts.report.kv_blocks - 1,
+        groups=tuple((blocks - 1, window) for blocks, _, window in parts.report.kv_groups),
         block_size=parts.report.block_size,
         max_len=parts.limits.max_len,
     )

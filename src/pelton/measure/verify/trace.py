@@ -59,14 +59,14 @@ class TracedExecutable:
         self.last: UInt64 = np.zeros((0, 0), np.uint64)
 
     @property
-    def block_bytes(self) -> int:
+    def block_bytes(self) -> tuple[int, ...]:
         return self._inner.block_bytes
 
     @property
     def activation_bytes(self) -> int:
         return self._inner.activation_bytes
 
-    def allocate(self, blocks: int) -> None:
+    def allocate(self, blocks: tuple[int, ...]) -> None:
         self._inner.allocate(blocks)
 
     def labels(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""add and gated: element-wise ops on [rows, width] values."""
+"""add, gated and activate: element-wise ops on [rows, width] values."""
 
 from pelton.program.op import Cost, Op, Tables
 from pelton.program.values import Dim, StepShape
@@ -36,6 +36,22 @@ class Gated:
     def cost(self, op: Op, tables: Tables, step: StepShape) -> Cost:
         size = step.nbytes(tables.values[op.inputs[0]])
         return Cost(flops=(ACTIVATION_FLOPS + 1) * size // 4, read=2 * size, written=size)
+
+    def lower(self, op: Op) -> list[Op] | None:
+        return None
+
+
+class Activate:
+    """inputs (x,), attrs activation: act(x)."""
+
+    def shapes(self, op: Op, tables: Tables) -> tuple[tuple[Dim, ...], ...]:
+        if op.text("activation") not in ACTIVATIONS:
+            raise ValueError(f"activate: activation {op.text('activation')!r}")
+        return (tables.values[op.inputs[0]].shape,)
+
+    def cost(self, op: Op, tables: Tables, step: StepShape) -> Cost:
+        size = step.nbytes(tables.values[op.inputs[0]])
+        return Cost(flops=ACTIVATION_FLOPS * size // 4, read=size, written=size)
 
     def lower(self, op: Op) -> list[Op] | None:
         return None

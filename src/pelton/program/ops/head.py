@@ -5,6 +5,7 @@ Runs for up to GROUP rows at a time, so the matrix is read ceil(R / GROUP) times
 """
 
 from pelton.program.op import Cost, Op, Tables
+from pelton.program.ops.attend import SOFTCAP_FLOPS
 from pelton.program.ops.norm import FLOPS as NORM_FLOPS
 from pelton.program.values import Dim, StepShape
 
@@ -13,7 +14,10 @@ CHOICE_FLOPS = 20  # per logit: our own exp for the normaliser
 
 
 class Head:
-    """Logits = norm(x[rows]) @ W.T; then log-probabilities and the draw, per row (see pelton.sampling)."""
+    """Logits = cap(norm(x[rows]) @ W.T * scale), cap(y) = softcap * tanh(y / softcap).
+
+    Then log-probabilities and the draw, per row (see pelton.sampling).
+    """
 
     def shapes(self, op: Op, tables: Tables) -> tuple[tuple[Dim, ...], ...]:
         if tables.values[op.inputs[0]].shape[1] != tables.storage(op.weights[0]).cols:
@@ -22,7 +26,8 @@ class Head:
 
     def cost(self, op: Op, tables: Tables, step: StepShape) -> Cost:
         matrix, rows = tables.storage(op.weights[0]), step.logit_rows
-        flops = rows * matrix.rows * (2 * matrix.cols + CHOICE_FLOPS)
+        logit = CHOICE_FLOPS + (op.number("scale", 1.0) != 1.0) + (SOFTCAP_FLOPS if op.number("softcap") else 0)
+        flops = rows * matrix.rows * (2 * matrix.cols + logit)
         read = -(-rows // GROUP) * tables.matrix_bytes(op.weights[0]) + rows * matrix.cols * 4 + rows * matrix.rows * 4
         if op.text("gain"):
             flops += NORM_FLOPS * rows * matrix.cols

@@ -77,7 +77,7 @@ def _gate_into_linear(ops: Ops) -> Ops:
 def _norm_into_reader(ops: Ops) -> Ops:
     """An rms_norm with a single reader, a linear or the head, is done while that op prepares its input."""
     uses = _uses(ops)
-    norms = {op.outputs[0]: op for op in ops if op.kind == "rms_norm" and uses[op.outputs[0]] == 1}
+    norms = {op.outputs[0]: op for op in ops if _whole_row_norm(op) and uses[op.outputs[0]] == 1}
     result: Ops = []
     joined: set[str] = set()
     for op in ops:
@@ -89,6 +89,10 @@ def _norm_into_reader(ops: Ops) -> Ops:
         attrs = _with(op, gain=norm.weights[0], eps=norm.number("eps"))
         result.append(replace(op, inputs=(norm.inputs[0], *op.inputs[1:]), attrs=attrs))
     return [op for op in result if not (op.kind == "rms_norm" and op.outputs[0] in joined)]
+
+
+def _whole_row_norm(op: Op) -> bool:
+    return op.kind == "rms_norm" and op.integer("heads", 1) == 1
 
 
 def _residual_into_linear(ops: Ops) -> Ops:

@@ -51,12 +51,6 @@ std::vector<std::string> instruction_sets() {
     return names;
 }
 
-Format format_of(const std::string& name) {
-    for (int i = 0; i <= static_cast<int>(Format::q4m); ++i)
-        if (name == format_name(static_cast<Format>(i))) return static_cast<Format>(i);
-    throw std::invalid_argument("unknown packed format " + name);
-}
-
 Kind kind_of(const std::string& name) {
     for (size_t i = 0; i < KIND_NAMES.size(); ++i)
         if (name == KIND_NAMES[i]) return static_cast<Kind>(i);
@@ -97,17 +91,8 @@ OpRecord op_from(nb::dict d, const std::vector<const float*>& vectors) {
     op.interleaved = nb::cast<bool>(d["interleaved"]);
     op.factor = nb::cast<double>(d["factor"]);
     op.frequencies = nb::cast<std::vector<double>>(d["frequencies"]);
+    op.slopes = nb::cast<std::vector<float>>(d["slopes"]);
     return op;
-}
-
-size_t file_bytes(const std::string& source, size_t rows, size_t cols) {
-    if (source == "F32") return rows * cols * 4;
-    if (source == "F16" || source == "BF16") return rows * cols * 2;
-    need(cols % BLOCK == 0, "cols");
-    if (source == "Q4_0") return rows * (cols / BLOCK) * 18;
-    if (source == "Q4_1") return rows * (cols / BLOCK) * 20;
-    if (source == "Q8_0") return rows * (cols / BLOCK) * 34;
-    throw std::invalid_argument("unknown file format " + source);
 }
 
 int add_matrix(Executable& executable, const std::string& to, const std::string& from, Bytes raw, int rows, int cols,
@@ -132,9 +117,12 @@ nb::dict constants() {
     out["attend_rows"] = ATTEND_ROWS;
     out["head_rows"] = HEAD_ROWS;
     out["norm_flops"] = NORM_FLOPS;
+    out["layer_norm_flops"] = LAYER_NORM_FLOPS;
     out["activation_flops"] = ACTIVATION_FLOPS;
     out["table_flops"] = TABLE_FLOPS;
     out["softmax_flops"] = SOFTMAX_FLOPS;
+    out["softcap_flops"] = SOFTCAP_FLOPS;
+    out["slope_flops"] = SLOPE_FLOPS;
     out["choice_flops"] = CHOICE_FLOPS;
     return out;
 }
@@ -150,25 +138,33 @@ struct Bound {
 };
 
 // A step that would read or write outside of its memory must never reach the kernels.
-void check(const Step& step, const Executable& executable, size_t table_size) {
+// `blocks`: of all sequences together, in one row of `tables`.
+void check(const Step& step, const Executable& executable, size_t blocks) {
     need(step.num_tokens <= executable.max_tokens() && step.num_rows <= executable.max_rows(), "a step larger than compiled for");
-    need(executable.blocks() > 0 || step.num_sequences == 0, "no KV blocks are allocated");
+    need(executable.allocated() || step.num_sequences == 0, "no KV blocks are allocated");
     for (int r = 0; r < step.num_rows; ++r) {
         need(step.sampling[r].logprobs <= step.top, "top outputs are narrower than logprobs");
         need(step.sampling[r].target < executable.vocab(), "a target outside of the vocabulary");
     }
-    need(step.table_offsets[0] == 0 && step.table_offsets[step.num_sequences] == static_cast<int>(table_size), "table_offsets");
+    need(step.table_offsets[0] == 0 && step.table_offsets[step.num_sequences] == static_cast<int>(blocks), "table_offsets");
     int64_t tokens = 0;
     for (int s = 0; s < step.num_sequences; ++s) {
         int64_t blocks = step.table_offsets[s + 1] - step.table_offsets[s], end = int64_t{step.starts[s]} + step.counts[s];
         need(step.counts[s] > 0 && step.starts[s] >= 0, "counts and starts must be positive");
-        need(blocks >= 0 && blocks * BLOCK >= end, "a table is shorter than its sequence");
-        need(blocks <= executable.blocks(), "a table has more blocks than the pool");
+        need(end <= INT32_MAX - CHUNK, "an index beyond 32 bits");
+        need(blocks >= 0, "table_offsets");
+        for (const StateRecord& state : executable.states()) {
+            need(blocks * BLOCK >= end, "a table is shorter than its sequence");
+            const int64_t hidden = state.lowest_seen(step.starts[s]) / BLOCK;
+            need(blocks - hidden <= state.blocks, "a table has more blocks than the pool");
+        }
         tokens += step.counts[s];
     }
     need(tokens == step.num_tokens, "counts do not add up to the tokens");
-    for (size_t i = 0; i < table_size; ++i)
-        need(step.tables[i] >= 0 && step.tables[i] < executable.blocks(), "a block outside of the pool");
+    const int32_t* block = step.tables;
+    for (const StateRecord& state : executable.states())
+        for (const int32_t* end = block + blocks; block < end; ++block)
+            need(*block >= 0 && *block < state.blocks, "a block outside of the pool");
     for (int t = 0; t < step.num_tokens; ++t)
         need(step.tokens[t] >= 0 && step.tokens[t] < executable.vocab(), "a token outside of the vocabulary");
     for (int r = 0; r < step.num_rows; ++r)
@@ -186,10 +182,12 @@ void check_edits(const Step& step, const Executable& executable, size_t num_edit
 
 // Block 0 is where padding goes: no sequence's content is ever in it.
 void check_block_ops(const Step& step, const Executable& executable) {
-    auto inside = [&](int32_t block) { return block > 0 && block < executable.blocks(); };
+    const auto& states = executable.states();
     for (int i = 0; i < step.num_block_ops; ++i) {
         const BlockOp& op = step.block_ops[i];
         need(op.kind == COPY_BLOCK || op.kind == SCRUB_BLOCK, "an unknown kind of block operation");
+        need(op.group >= 0 && static_cast<size_t>(op.group) < states.size(), "a block operation on an unknown KV group");
+        auto inside = [&](int32_t block) { return block > 0 && block < states[static_cast<size_t>(op.group)].blocks; };
         need(inside(op.target) && (op.kind == SCRUB_BLOCK || inside(op.source)), "a block operation outside of the pool");
     }
 }
@@ -224,7 +222,9 @@ void run(Bound& bound, Ints tokens, Ints positions, Ints starts, Ints counts, In
     step.top_logprobs = top_logprobs.data();
     need(!logits || logits->size() == rows * static_cast<size_t>(bound.executable.vocab()), "logits");
     step.logits = logits ? logits->data() : nullptr;
-    check(step, bound.executable, tables.size());
+    const size_t blocks = offsets.data()[starts.size()] < 0 ? 0 : static_cast<size_t>(offsets.data()[starts.size()]);
+    need(tables.size() == blocks * bound.executable.states().size(), "tables do not fit table_offsets");
+    check(step, bound.executable, blocks);
     if (edits) {
         need(edits->size() % sizeof(Edit) == 0 && edit_offsets && edit_offsets->size() == rows + 1, "edits");
         step.edits = reinterpret_cast<const Edit*>(edits->data());
@@ -232,9 +232,9 @@ void run(Bound& bound, Ints tokens, Ints positions, Ints starts, Ints counts, In
         check_edits(step, bound.executable, edits->size() / sizeof(Edit));
     }
     if (block_ops) {
-        need(block_ops->size() % 3 == 0, "block_ops");
+        need(block_ops->size() % 4 == 0, "block_ops");
         step.block_ops = reinterpret_cast<const BlockOp*>(block_ops->data());
-        step.num_block_ops = static_cast<int>(block_ops->size() / 3);
+        step.num_block_ops = static_cast<int>(block_ops->size() / 4);
         check_block_ops(step, bound.executable);
     }
     need(!trace || trace->size() == bound.executable.ops() * tokens.size(), "trace");
@@ -260,9 +260,28 @@ nb::dict counters(const Bound& bound) {
     return out;
 }
 
-uint8_t* block_at(Bound& bound, int id) {
-    if (id < 0 || id >= bound.executable.blocks()) throw std::out_of_range("block");
-    return bound.executable.block(id);
+const StateRecord& group_at(const Bound& bound, int group) {
+    const auto& states = bound.executable.states();
+    if (group < 0 || static_cast<size_t>(group) >= states.size()) throw std::out_of_range("KV group");
+    return states[static_cast<size_t>(group)];
+}
+
+uint8_t* block_at(const Bound& bound, int group, int id) {
+    const StateRecord& state = group_at(bound, group);
+    if (id < 0 || id >= state.blocks) throw std::out_of_range("block");
+    return state.block(id);
+}
+
+void allocate(Bound& bound, const std::vector<int>& blocks) {
+    need(blocks.size() == bound.executable.states().size(), "a number of blocks for each KV group");
+    for (int count : blocks) need(count > 0, "at least one block for each KV group");
+    bound.executable.allocate(blocks);
+}
+
+std::vector<size_t> block_bytes_of(const Bound& bound) {
+    std::vector<size_t> sizes;
+    for (const StateRecord& state : bound.executable.states()) sizes.push_back(state.block_bytes);
+    return sizes;
 }
 
 }  // namespace
@@ -285,32 +304,33 @@ NB_MODULE(_native, m) {
             return b.vectors.size() - 1;
         })
         .def("add_state", [](Bound& b, int layers, int heads, int key_dim, int value_dim, int window) {
+            need(layers > 0 && heads > 0 && key_dim > 0 && value_dim > 0 && window >= 0, "a KV group's geometry");
             return b.executable.add_state(layers, heads, key_dim, value_dim, window);
         })
         .def("add_op", [](Bound& b, nb::dict op) { b.executable.add_op(op_from(op, b.vectors)); })
         .def("finish", [](Bound& b, size_t arena_floats) { b.executable.finish(arena_floats); })
-        .def("allocate", [](Bound& b, int blocks) { b.executable.allocate(blocks); })
+        .def("allocate", &allocate)
         .def("run", &run, nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("counts"), nb::arg("tables"), nb::arg("offsets"),
              nb::arg("logit_rows"), nb::arg("sampling"), nb::arg("out_ints"), nb::arg("out_logprobs"), nb::arg("top_ids"),
              nb::arg("top_logprobs"), nb::arg("logits").none(), nb::arg("edits").none() = nb::none(), nb::arg("edit_offsets").none() = nb::none(),
              nb::arg("block_ops").none() = nb::none(), nb::arg("trace").none() = nb::none())
         .def("counters", &counters)
-        .def("copy_block", [](Bound& b, int from, int to) {
-            block_at(b, from), block_at(b, to);
-            b.executable.copy_block(from, to);
+        .def("copy_block", [](Bound& b, int group, int from, int to) {
+            block_at(b, group, from), block_at(b, group, to);
+            b.executable.copy_block(group, from, to);
         })
-        .def("scrub_block", [](Bound& b, int id) {
-            block_at(b, id);
-            b.executable.scrub_block(id);
+        .def("scrub_block", [](Bound& b, int group, int id) {
+            block_at(b, group, id);
+            b.executable.scrub_block(group, id);
         })
-        .def("read_block", [](Bound& b, int id) {
-            return nb::bytes(reinterpret_cast<const char*>(block_at(b, id)), b.executable.block_bytes());
+        .def("read_block", [](Bound& b, int group, int id) {
+            return nb::bytes(reinterpret_cast<const char*>(block_at(b, group, id)), group_at(b, group).block_bytes);
         })
-        .def("write_block", [](Bound& b, int id, nb::bytes data) {
-            need(data.size() == b.executable.block_bytes(), "block size");
-            std::memcpy(block_at(b, id), data.c_str(), data.size());
+        .def("write_block", [](Bound& b, int group, int id, nb::bytes data) {
+            need(data.size() == group_at(b, group).block_bytes, "block size");
+            std::memcpy(block_at(b, group, id), data.c_str(), data.size());
         })
-        .def_prop_ro("block_bytes", [](const Bound& b) { return b.executable.block_bytes(); })
+        .def_prop_ro("block_bytes", &block_bytes_of)
         .def_prop_ro("working_bytes", [](const Bound& b) { return b.executable.working_bytes(); })
         .def_prop_ro("num_ops", [](const Bound& b) { return b.executable.ops(); });
 }

@@ -21,7 +21,6 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 Executable::Executable(const Kernels& kernels, const std::vector<int>& cores, int max_tokens, int max_rows, int vocab, bool exact)
     : kernels_(kernels), pool_(cores), max_tokens_(max_tokens), max_rows_(max_rows), vocab_(vocab), exact_(exact) {
     tallies_.resize(cores.size());
-    places_.resize(static_cast<size_t>(max_tokens));
 }
 
 namespace {
@@ -49,7 +48,7 @@ int Executable::add_matrix(Format to, const std::string& from, const uint8_t* ra
     if (rows > 0) pack_panels(to, job.from, raw, rows, cols, row_order, 0, 0, memory.data());  // refuses here, not in a worker
     pool_.run(pack_worker, &job);
     Matrix matrix{to, rows, cols, ceil_div(cols, BLOCK), job.panels, 0, memory.data()};
-    matrix.panel_bytes = static_cast<size_t>(matrix.blocks) * pelton::block_bytes(to);
+    matrix.panel_bytes = panel_bytes(to, matrix.blocks);
     packed_.push_back(std::move(memory));
     matrices_.push_back(matrix);
     return static_cast<int>(matrices_.size()) - 1;
@@ -63,10 +62,8 @@ const float* Executable::add_vector(const float* values, size_t n) {
 }
 
 int Executable::add_state(int layers, int heads, int key_dim, int value_dim, int window) {
-    StateRecord state{layers, heads, key_dim, value_dim, window, block_bytes_, 0};
-    state.head_bytes = static_cast<size_t>(BLOCK) * static_cast<size_t>(key_dim + value_dim) * (exact_ ? 4 : 2);
-    block_bytes_ += state.head_bytes * static_cast<size_t>(heads * layers);
-    states_.push_back(state);
+    const size_t head_bytes = static_cast<size_t>(BLOCK) * static_cast<size_t>(key_dim + value_dim) * (exact_ ? 4 : 2);
+    states_.push_back({layers, heads, key_dim, value_dim, window, head_bytes, head_bytes * static_cast<size_t>(heads * layers)});
     return static_cast<int>(states_.size()) - 1;
 }
 
@@ -80,7 +77,7 @@ void Executable::finish(size_t arena_floats) {
         if (op.kind == Kind::linear || op.kind == Kind::head) {
             size_t rows = static_cast<size_t>(op.kind == Kind::head ? std::max(HEAD_ROWS, max_tokens_) : max_tokens_);
             prepared = std::max(prepared, rows * static_cast<size_t>(padded(op.inputs[0].width)));
-            sums = std::max(sums, rows * static_cast<size_t>(ceil_div(op.inputs[0].width, BLOCK)));
+            sums = std::max(sums, rows * sums_of_row(ceil_div(op.inputs[0].width, BLOCK)));
         }
         if (op.kind == Kind::attend) {
             const auto& state = states_[static_cast<size_t>(op.state)];
@@ -98,19 +95,26 @@ void Executable::finish(size_t arena_floats) {
     stats_.resize(static_cast<size_t>(HEAD_ROWS * ceil_div(vocab_, VOCAB_CHUNK)));
     for (int i = 0; i < pool_.threads(); ++i) scratch_.emplace_back(scratch);
     attention_.resize(states_.size());
+    places_.resize(states_.size() * static_cast<size_t>(max_tokens_));
     stages_ = std::make_unique<Stage[]>(num_stages_ + ops_.size());
 }
 
-void Executable::allocate(int blocks) {
-    blocks_ = blocks;
-    kv_ = Memory(static_cast<size_t>(blocks) * block_bytes_);
-    size_t chunks = static_cast<size_t>(blocks) * BLOCK / CHUNK + 2, floats = 0;
+void Executable::allocate(const std::vector<int>& blocks) {
+    allocated_ = false;
+    for (size_t i = 0; i < states_.size(); ++i) {
+        states_[i].blocks = 0;
+        states_[i].kv = Memory(static_cast<size_t>(blocks[i]) * states_[i].block_bytes);
+        states_[i].blocks = blocks[i];
+    }
+    size_t floats = 0;  // of one row group's states in all chunks that it can see
     for (const auto& op : ops_) {
         if (op.kind != Kind::attend) continue;
         const auto& state = states_[static_cast<size_t>(op.state)];
-        floats = std::max(floats, static_cast<size_t>(SPLIT_ROWS * op.heads / state.heads) * partial_floats(state.value_dim));
+        const size_t chunks = static_cast<size_t>(state.blocks) * BLOCK / CHUNK + 2;
+        floats = std::max(floats, chunks * static_cast<size_t>(SPLIT_ROWS * op.heads / state.heads) * partial_floats(state.value_dim));
     }
-    partials_ = Memory(floats * chunks * 4 * static_cast<size_t>(pool_.threads()) * sizeof(float));
+    partials_ = Memory(floats * 4 * static_cast<size_t>(pool_.threads()) * sizeof(float));
+    allocated_ = true;
 }
 
 void Executable::plan_state(const Step& step, size_t index) {
@@ -123,7 +127,7 @@ void Executable::plan_state(const Step& step, size_t index) {
     for (int s = 0; s < step.num_sequences; ++s) {
         for (int done = 0; done < step.counts[s]; done += ATTEND_ROWS) {
             int rows = std::min(ATTEND_ROWS, step.counts[s] - done), first = step.starts[s] + done;
-            for (int head = 0; head < state.heads; ++head) items.push_back({s, token + done, rows, first, head, -1, 0, 0});
+            for (int head = 0; head < state.heads; ++head) items.push_back({s, token + done, rows, first, head, -1, 0, 0, 0});
         }
         token += step.counts[s];
     }
@@ -134,11 +138,10 @@ void Executable::plan_state(const Step& step, size_t index) {
     whole.swap(items);
     int group = 1;
     for (const auto& op : ops_)
-        if (op.kind == Kind::attend && op.state == static_cast<int>(index)) group = op.heads / state.heads;
+        if (op.kind == Kind::attend && op.state == static_cast<int>(index)) group = std::max(group, op.heads / state.heads);
     size_t offset = 0;
     for (auto item : whole) {
-        int lowest = state.window ? std::max(0, item.first_index - state.window + 1) : 0;
-        int first = lowest / CHUNK, last = (item.first_index + item.rows - 1) / CHUNK;
+        int first = state.lowest_seen(item.first_index) / CHUNK, last = (item.first_index + item.rows - 1) / CHUNK;
         if (item.rows > SPLIT_ROWS || first == last) {
             items.push_back(item);
             continue;
@@ -147,6 +150,7 @@ void Executable::plan_state(const Step& step, size_t index) {
         item.chunk = first;
         item.chunks = last - first + 1;
         item.partial = offset;
+        item.stride = size;
         work.merges.push_back(item);
         for (int chunk = first; chunk <= last; ++chunk, offset += size) {
             item.chunk = chunk;
@@ -162,26 +166,38 @@ size_t Executable::working_bytes() const {
     return bytes;
 }
 
-void Executable::copy_block(int source, int target) {
-    if (source != target) std::memcpy(block(target), block(source), block_bytes_);
+void Executable::place_tokens(const Step& step, size_t state) {
+    Place* place = places_.data() + state * static_cast<size_t>(max_tokens_);
+    for (int s = 0; s < step.num_sequences; ++s) {
+        const int32_t* table = step.table(state, s);
+        for (int i = step.starts[s]; i < step.starts[s] + step.counts[s]; ++i) *place++ = {table[i / BLOCK], i % BLOCK};
+    }
 }
 
-void Executable::scrub_block(int id) { std::memset(block(id), 0, block_bytes_); }
+void Executable::copy_block(int state, int source, int target) {
+    const StateRecord& group = states_[static_cast<size_t>(state)];
+    if (source != target) std::memcpy(group.block(target), group.block(source), group.block_bytes);
+}
+
+void Executable::scrub_block(int state, int id) {
+    const StateRecord& group = states_[static_cast<size_t>(state)];
+    std::memset(group.block(id), 0, group.block_bytes);
+}
 
 void Executable::run(const Step& step) {
     for (int i = 0; i < step.num_block_ops; ++i) {
         const BlockOp& op = step.block_ops[i];
-        if (op.kind == COPY_BLOCK) copy_block(op.source, op.target);
-        else scrub_block(op.target);
+        if (op.kind == COPY_BLOCK) copy_block(op.group, op.source, op.target);
+        else scrub_block(op.group, op.target);
     }
     for (size_t i = 0; i < num_stages_ + (step.trace ? ops_.size() : 0); ++i) {
         stages_[i].taken.store(0, std::memory_order_relaxed);
         stages_[i].done.store(0, std::memory_order_relaxed);
     }
-    for (size_t i = 0; i < states_.size(); ++i) plan_state(step, i);
-    for (int s = 0, token = 0; s < step.num_sequences; ++s)
-        for (int i = step.starts[s]; i < step.starts[s] + step.counts[s]; ++i)
-            places_[static_cast<size_t>(token++)] = {step.tables[step.table_offsets[s] + i / BLOCK], i % BLOCK};
+    for (size_t i = 0; i < states_.size(); ++i) {
+        plan_state(step, i);
+        place_tokens(step, i);
+    }
     struct Context {
         Executable& executable;
         const Step& step;

@@ -16,30 +16,93 @@ constexpr int VOCAB_CHUNK = 4096; // logits of one partial logsumexp
 
 // ---- weights -------------------------------------------------------------------------------------------------------
 // A matrix [rows = outputs, cols = K] is packed in panels of 16 outputs; a panel is `blocks` = ceil(cols / 32) K-blocks,
-// zero-padded in both directions; K ascends. Per K-block of one panel:
-//   f32   [32 k][16] float                               2048 bytes
-//   bf16  [16 pairs][16][2] bf16                         1024 bytes   (k even, k odd together: the AMX layout)
-//   f16   [32 k][16] half                                1024 bytes
-//   q8    [16] half scale, [32 k][16] int8                544 bytes   w = scale * code
-//   q4    [16] half scale, [4][16] uint32                 288 bytes   w = scale * (code - 8); nibble i of word g is k = 8 g + i
-//   q4m   [16] half scale, [16] half min, [4][16] uint32  320 bytes   w = scale * code + min
-enum class Format : int { f32 = 0, bf16 = 1, f16 = 2, q8 = 3, q4 = 4, q4m = 5 };
+// zero-padded in both directions; K ascends. A K-block of one panel holds its scales, its minima, then its weights or codes:
+//   f32      [32 k][16] float
+//   bf16     [16 pairs][16][2] bf16      k even, k odd together: the AMX layout
+//   f16      [32 k][16] half
+//   int8     [32 k][16] int8
+//   nibbles  [4][16] uint32              bits 4 i .. 4 i + 3 of word g are k = 8 g + i
+//   crumbs   [4][16] uint16              bits 2 i, 2 i + 1 of word g are k = 8 g + i
+// A weight is scale * code (+ minimum); code = the stored number - `minus`, or the level it numbers in IQ4_LEVELS.
+// Scales and minima are [16] half; two in a block are those of its halves. In a nested format they are [16] int8, to be
+// multiplied with a half that 8 K-blocks share: each 8 have [16] half of scales (and [16] half of minima) in front.
+enum class Codes { f32, bf16, f16, int8, nibbles, crumbs };
+enum class Format : int { f32, bf16, f16, q8, q4, q4m, q8m, q4t, q4km, q8km, q4kt, q8kh, q4kh, q2khm };
+
+struct Layout {
+    const char* name;
+    Codes codes;
+    int minus = 0;
+    bool levels = false;  // codes are looked up in IQ4_LEVELS
+    int scales = 0;       // of a K-block and output: none, one, or one for each half
+    bool minima = false;  // as many as scales
+    bool nested = false;
+};
+
+// In the order of Format; behind it bytes of a K-block of one panel, with its share of what stands in front.
+constexpr Layout LAYOUTS[] = {
+    {.name = "f32", .codes = Codes::f32},                                                         // 2048
+    {.name = "bf16", .codes = Codes::bf16},                                                       // 1024
+    {.name = "f16", .codes = Codes::f16},                                                         // 1024
+    {.name = "q8", .codes = Codes::int8, .scales = 1},                                            // 544
+    {.name = "q4", .codes = Codes::nibbles, .minus = 8, .scales = 1},                             // 288
+    {.name = "q4m", .codes = Codes::nibbles, .scales = 1, .minima = true},                        // 320
+    {.name = "q8m", .codes = Codes::int8, .scales = 1, .minima = true},                           // 576
+    {.name = "q4t", .codes = Codes::nibbles, .levels = true, .scales = 1},                        // 288
+    {.name = "q4km", .codes = Codes::nibbles, .scales = 1, .minima = true, .nested = true},       // 296
+    {.name = "q8km", .codes = Codes::int8, .scales = 1, .minima = true, .nested = true},          // 552
+    {.name = "q4kt", .codes = Codes::nibbles, .levels = true, .scales = 1, .nested = true},       // 276
+    {.name = "q8kh", .codes = Codes::int8, .scales = 2, .nested = true},                          // 548
+    {.name = "q4kh", .codes = Codes::nibbles, .minus = 4, .scales = 2, .nested = true},           // 292
+    {.name = "q2khm", .codes = Codes::crumbs, .scales = 2, .minima = true, .nested = true},       // 200
+};
+constexpr int NESTED_BLOCKS = 8;
+constexpr int8_t IQ4_LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+constexpr const Layout& layout(Format format) { return LAYOUTS[static_cast<int>(format)]; }
+
+constexpr size_t code_bytes(Codes codes) {
+    constexpr size_t sizes[] = {2048, 1024, 1024, 512, 256, 128};
+    return sizes[static_cast<int>(codes)];
+}
+
+// Of the scales and minima at the start of a K-block.
+constexpr size_t scale_bytes(Format format) {
+    const Layout& l = layout(format);
+    return static_cast<size_t>(l.scales * (l.minima ? 2 : 1)) * PANEL * (l.nested ? 1 : 2);
+}
+
+constexpr size_t block_bytes(Format format) { return scale_bytes(format) + code_bytes(layout(format).codes); }
+
+// Of the halves in front of each 8 K-blocks of a nested format.
+constexpr size_t head_bytes(Format format) {
+    return layout(format).nested ? static_cast<size_t>(layout(format).minima ? 2 : 1) * PANEL * 2 : 0;
+}
+
+constexpr size_t panel_bytes(Format format, int blocks) {
+    const size_t count = static_cast<size_t>(blocks);
+    return count * block_bytes(format) + (count + NESTED_BLOCKS - 1) / NESTED_BLOCKS * head_bytes(format);
+}
 
 struct Matrix {
     Format format;
     int rows, cols;
-    int blocks;          // ceil(cols / 32)
+    int blocks;          // ceil(cols / 32); whole eights of a nested format
     int panels;          // ceil(rows / 16)
-    size_t panel_bytes;  // blocks * bytes per block
+    size_t panel_bytes;
     const uint8_t* data; // 64-byte aligned
-    bool uses_sums() const { return format == Format::q4m; }
+    bool uses_sums() const { return layout(format).minima; }
+    bool uses_half_sums() const { return layout(format).minima && layout(format).scales == 2; }
 };
 
 // Columns of prepared rows: cols rounded up to a whole block.
 inline int padded(int cols) { return (cols + BLOCK - 1) / BLOCK * BLOCK; }
 
+// Of a prepared row: the sum of each K-block, then, two by two, the sums of their halves.
+inline size_t sums_of_row(int blocks) { return 3 * static_cast<size_t>(blocks); }
+
 // One prepared row: x[padded(cols)] fp32 (already rounded to bf16 in bf16 mode), zeros behind cols; and, where a format
-// has minima, sums[blocks] = order-1 sum of each block of x.
+// has minima, sums[sums_of_row(blocks)] = order-1 sums of x, those of halves only where a format has minima of halves.
 struct MatmulArgs {
     const Matrix* matrix;
     int panel;             // which panel
@@ -76,6 +139,7 @@ struct AttendArgs {
     int kv_head, group;       // query heads kv_head * group .. + group - 1 read this KV head
     int window;               // 0: none
     float scale, softcap;     // softcap 0: none
+    const float* slopes;      // [group]: added to a score is slope * (key index - query index); null: nothing
 };
 
 // State of an online softmax for one (row, query head): m, l, then value_dim sums. Row-major [rows][group][2 + value_dim].
@@ -143,14 +207,19 @@ struct Kernels {
     void (*gather_row)(const Matrix&, int row, float scale, float* out);
 
     // Prepares one row for matmul: optional RMS norm (gain null: none), optional rounding to bf16, zero padding, block sums.
-    // n = cols. sums may be null. Norm: y = (x * (1 / sqrt(mean + eps))) * gain, mean = order-1 sum of squares / n.
-    void (*prepare)(const float* x, const float* gain, float eps, int n, bool round, float* out, float* sums);
+    // n = cols. sums may be null; halves: the sums of half blocks too. Norm: y = (x * (1 / sqrt(mean + eps))) * gain,
+    // mean = order-1 sum of squares / n.
+    void (*prepare)(const float* x, const float* gain, float eps, int n, bool round, float* out, float* sums, bool halves);
 
     // The norm alone, n values, no padding.
     void (*rms_norm)(const float* x, const float* gain, float eps, int n, float* out);
 
+    // y = ((x - mean) * (1 / sqrt(mean of (x - mean)^2 + eps))) * gain + bias; bias may be null.
+    void (*layer_norm)(const float* x, const float* gain, const float* bias, float eps, int n, float* out);
+
     void (*add)(const float* x, const float* residual, size_t n, float* out);                        // residual + x
     void (*gated)(const float* gate, const float* up, size_t n, int activation, float* out);         // 0 silu, 1 gelu_tanh
+    void (*activate)(const float* x, size_t n, int activation, float* out);
 
     // cos and sin of position * frequency[i] in fp64 by our own code, times factor, rounded to fp32: out[0..n) and out[n..2n).
     void (*rope_angles)(int32_t position, const double* frequency, int n, double factor, float* out);
@@ -167,6 +236,9 @@ struct Kernels {
     void (*attend_merge)(float* into, const float* later, int count, int value_dim);
     // out[count][...] = sums / l, written at out + i * out_stride.
     void (*attend_finish)(const float* state, int value_dim, float* out);
+
+    // In place: x * scale, then softcap * tanh(x / softcap) unless softcap is 0.
+    void (*cap_logits)(float* logits, size_t n, float scale, float softcap);
 
     ChunkStats (*vocab_stats)(const float* logits, int first, int count);  // argmax counts from the row's start
     // Draws from a whole row of logits, given its chunks' stats; edits change what is drawn from, and nothing else.

@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
 namespace pelton {
 namespace {
-
-constexpr size_t CODES = BLOCK * PANEL; // elements of one K-block of a panel
 
 // The rows of one panel in the file; a null pointer is a row of padding.
 struct Rows {
@@ -88,47 +87,193 @@ void pack_dense(const Rows& rows, int first, int count, uint8_t* out) {
     }
 }
 
-// ---- quantised formats: file blocks of 32 ----
+// ---- quantised formats ----
+
+// What one row of a file has in one K-block: the numbers that a packed format stores, still a byte each.
+struct Piece {
+    uint8_t codes[BLOCK];
+    uint8_t scales[2], minima[2]; // int8, of nested formats
+};
+
+// count codes of B bits: of each byte its bits from `shift` on.
+template <int B>
+void bits_of_each(const uint8_t* from, int shift, int count, uint8_t* to) {
+    for (int i = 0; i < count; ++i)
+        to[i] = static_cast<uint8_t>((from[i] >> shift) & ((1 << B) - 1));
+}
+
+// A further bit of each code, at bit B: bit `shift` of each byte.
+template <int B>
+void or_bit_of_each(const uint8_t* from, int shift, uint8_t* to) {
+    for (int i = 0; i < BLOCK; ++i)
+        to[i] = static_cast<uint8_t>(to[i] | ((from[i] >> shift) & 1) << B);
+}
+
+void subtract(int minus, uint8_t* codes) {
+    for (int i = 0; i < BLOCK; ++i)
+        codes[i] = static_cast<uint8_t>(codes[i] - minus);
+}
+
+// 16 bytes: the low nibbles are the first 16 codes, the high ones the rest.
+void split_nibbles(const uint8_t* from, uint8_t* to) {
+    bits_of_each<4>(from, 0, 16, to);
+    bits_of_each<4>(from, 4, 16, to + 16);
+}
+
+// Bit i of four bytes is the fifth bit of code i: each byte is spread to eight, of which each keeps its own bit, and
+// what is not zero there carries into the top bit.
+void or_fifth_bits(const uint8_t* from, uint8_t* to) {
+    for (int i = 0; i < BLOCK / 8; ++i) {
+        uint64_t codes, bits = (from[i] * 0x0101010101010101ull) & 0x8040201008040201ull;
+        bits = ((bits + 0x7f7f7f7f7f7f7f7full) & 0x8080808080808080ull) >> 3;
+        std::memcpy(&codes, to + 8 * i, 8);
+        codes |= bits;
+        std::memcpy(to + 8 * i, &codes, 8);
+    }
+}
+
+// Six-bit scale and minimum number b of 8 in 12 bytes.
+void six_bits(const uint8_t* from, int b, Piece& piece) {
+    const uint8_t* last = from + 4 + b;
+    piece.scales[0] = static_cast<uint8_t>(b < 4 ? from[b] & 63 : (*last & 15) | from[b - 4] >> 6 << 4);
+    piece.minima[0] = static_cast<uint8_t>(b < 4 ? *last & 63 : *last >> 4 | from[b] >> 6 << 4);
+}
+
+// How a file lays a block out: its size, where its half scale and half minimum stand, and its K-block number b.
+template <size_t size, size_t scale, size_t minimum = 0>
+struct FileBlock {
+    static constexpr size_t bytes = size, scale_at = scale, minimum_at = minimum;
+};
+struct Q4_0 : FileBlock<18, 0> {
+    static void read(const uint8_t* p, int, Piece& piece) { split_nibbles(p + 2, piece.codes); }
+};
+struct Q4_1 : FileBlock<20, 0, 2> {
+    static void read(const uint8_t* p, int, Piece& piece) { split_nibbles(p + 4, piece.codes); }
+};
+struct Q5_0 : FileBlock<22, 0> {
+    static void read(const uint8_t* p, int, Piece& piece) {
+        split_nibbles(p + 6, piece.codes);
+        or_fifth_bits(p + 2, piece.codes);
+        subtract(16, piece.codes);
+    }
+};
+struct Q5_1 : FileBlock<24, 0, 2> {
+    static void read(const uint8_t* p, int, Piece& piece) {
+        split_nibbles(p + 8, piece.codes);
+        or_fifth_bits(p + 4, piece.codes);
+    }
+};
+struct Q8_0 : FileBlock<34, 0> {
+    static void read(const uint8_t* p, int, Piece& piece) { std::memcpy(piece.codes, p + 2, BLOCK); }
+};
+struct Q2_K : FileBlock<84, 80, 82> {
+    static void read(const uint8_t* p, int b, Piece& piece) {
+        bits_of_each<4>(p + 2 * b, 0, 2, piece.scales);
+        bits_of_each<4>(p + 2 * b, 4, 2, piece.minima);
+        bits_of_each<2>(p + 16 + b / 4 * BLOCK, b % 4 * 2, BLOCK, piece.codes);
+    }
+};
+struct Q3_K : FileBlock<110, 108> {
+    static void read(const uint8_t* p, int b, Piece& piece) {
+        bits_of_each<2>(p + 32 + b / 4 * BLOCK, b % 4 * 2, BLOCK, piece.codes);
+        or_bit_of_each<2>(p, b, piece.codes);
+        for (int i = 2 * b; i < 2 * b + 2; ++i) {
+            const int low = p[96 + i % 8] >> i / 8 * 4 & 15, high = p[104 + i % 4] >> i / 4 * 2 & 3;
+            piece.scales[i % 2] = static_cast<uint8_t>((low | high << 4) - 32);
+        }
+    }
+};
+struct Q4_K : FileBlock<144, 0, 2> {
+    static void read(const uint8_t* p, int b, Piece& piece) {
+        six_bits(p + 4, b, piece);
+        bits_of_each<4>(p + 16 + b / 2 * BLOCK, b % 2 * 4, BLOCK, piece.codes);
+    }
+};
+struct Q5_K : FileBlock<176, 0, 2> {
+    static void read(const uint8_t* p, int b, Piece& piece) {
+        six_bits(p + 4, b, piece);
+        bits_of_each<4>(p + 48 + b / 2 * BLOCK, b % 2 * 4, BLOCK, piece.codes);
+        or_bit_of_each<4>(p + 16, b, piece.codes);
+    }
+};
+struct Q6_K : FileBlock<210, 208> {
+    static void read(const uint8_t* p, int b, Piece& piece) {
+        std::memcpy(piece.scales, p + 192 + 2 * b, 2);
+        uint8_t high[BLOCK];
+        bits_of_each<4>(p + b / 4 * 64 + b % 2 * BLOCK, b % 4 / 2 * 4, BLOCK, piece.codes);
+        bits_of_each<2>(p + 128 + b / 4 * BLOCK, b % 4 * 2, BLOCK, high);
+        for (int i = 0; i < BLOCK; ++i)
+            piece.codes[i] = static_cast<uint8_t>(piece.codes[i] | high[i] << 4);
+        subtract(32, piece.codes);
+    }
+};
+struct IQ4_XS : FileBlock<136, 0> {
+    static void read(const uint8_t* p, int b, Piece& piece) {
+        split_nibbles(p + 8 + b * 16, piece.codes);
+        const int low = p[4 + b / 2] >> b % 2 * 4 & 15, high = p[2 + b / 4] >> b % 4 * 2 & 3;
+        piece.scales[0] = static_cast<uint8_t>((low | high << 4) - 32);
+    }
+};
 
 // Eight bytes with a code in the low half of each -> eight codes in order in 32 bits.
 uint32_t gather_nibbles(uint64_t x) {
-    x &= 0x0f0f0f0f0f0f0f0full;
     x = (x | (x >> 4)) & 0x00ff00ff00ff00ffull;
     x = (x | (x >> 8)) & 0x0000ffff0000ffffull;
     return static_cast<uint32_t>(x | (x >> 16));
 }
 
-// Q4_0: half scale, 16 bytes; Q4_1: half scale, half minimum, 16 bytes. The low nibbles are the first 16 elements.
-template <int num_halves>
-void pack_q4(const Rows& rows, int first, int, uint8_t* out) {
-    constexpr size_t file_bytes = num_halves * 2 + 16;
-    uint16_t* halves = reinterpret_cast<uint16_t*>(out);
-    uint32_t* words = reinterpret_cast<uint32_t*>(out + num_halves * PANEL * 2);
-    for (int lane = 0; lane < PANEL; ++lane) {
-        uint8_t block[file_bytes] = {};
-        if (rows.row[lane])
-            std::memcpy(block, rows.row[lane] + static_cast<size_t>(first / BLOCK) * file_bytes, file_bytes);
-        for (int i = 0; i < num_halves; ++i)
-            halves[i * PANEL + lane] = f16_bits(block + 2 * i);
-        uint64_t low, high;
-        std::memcpy(&low, block + num_halves * 2, 8);
-        std::memcpy(&high, block + num_halves * 2 + 8, 8);
-        words[lane] = gather_nibbles(low);
-        words[PANEL + lane] = gather_nibbles(high);
-        words[2 * PANEL + lane] = gather_nibbles(low >> 4);
-        words[3 * PANEL + lane] = gather_nibbles(high >> 4);
+template <Codes codes>
+void write_codes(const Piece& piece, int lane, uint8_t* out) {
+    if constexpr (codes == Codes::int8) {
+        for (int k = 0; k < BLOCK; ++k)
+            out[k * PANEL + lane] = piece.codes[k];
+        return;
+    }
+    for (int eighth = 0; eighth < BLOCK / 8; ++eighth) {
+        uint64_t eight;
+        std::memcpy(&eight, piece.codes + 8 * eighth, 8);
+        const uint32_t word = gather_nibbles(eight);
+        const int at = eighth * PANEL + lane;
+        if constexpr (codes == Codes::nibbles) {
+            std::memcpy(out + at * 4, &word, 4);
+        } else {
+            uint32_t pairs = word & 0x33333333u; // two bits in each nibble: close the gaps
+            pairs = (pairs | pairs >> 2) & 0x0f0f0f0fu;
+            pairs = (pairs | pairs >> 4) & 0x00ff00ffu;
+            const uint16_t half = static_cast<uint16_t>(pairs | pairs >> 8);
+            std::memcpy(out + at * 2, &half, 2);
+        }
     }
 }
 
-void pack_q8(const Rows& rows, int first, int, uint8_t* out) {
-    constexpr size_t file_bytes = 2 + BLOCK;
+// One K-block, or the 8 of a nested format with the halves in front of them. Of a nested format the minimum's half
+// changes its sign: the file subtracts, a kernel adds.
+template <class File, Format to>
+void pack_coded(const Rows& rows, int first, int, uint8_t* out) {
+    constexpr const Layout& l = layout(to);
+    constexpr int blocks = l.nested ? NESTED_BLOCKS : 1;
+    constexpr size_t bytes = block_bytes(to);
+    constexpr uint8_t padding[File::bytes] = {};
     for (int lane = 0; lane < PANEL; ++lane) {
-        uint8_t block[file_bytes] = {};
-        if (rows.row[lane])
-            std::memcpy(block, rows.row[lane] + static_cast<size_t>(first / BLOCK) * file_bytes, file_bytes);
-        std::memcpy(out + 2 * lane, block, 2);
-        for (int k = 0; k < BLOCK; ++k)
-            out[2 * PANEL + k * PANEL + lane] = block[2 + k];
+        const size_t place = static_cast<size_t>(first / (BLOCK * blocks)) * File::bytes;
+        const uint8_t* from = rows.row[lane] ? rows.row[lane] + place : padding;
+        std::memcpy(out + 2 * lane, from + File::scale_at, 2);
+        if constexpr (l.minima) {
+            const uint16_t minimum = f16_bits(from + File::minimum_at) ^ (l.nested ? 0x8000u : 0u);
+            std::memcpy(out + 2 * (PANEL + lane), &minimum, 2);
+        }
+        for (int b = 0; b < blocks; ++b) {
+            uint8_t* block = out + head_bytes(to) + static_cast<size_t>(b) * bytes;
+            Piece piece;
+            File::read(from, b, piece);
+            if constexpr (l.nested)
+                for (int i = 0; i < l.scales; ++i) {
+                    block[i * PANEL + lane] = piece.scales[i];
+                    if constexpr (l.minima)
+                        block[(l.scales + i) * PANEL + lane] = piece.minima[i];
+                }
+            write_codes<l.codes>(piece, lane, block + scale_bytes(to));
+        }
     }
 }
 
@@ -142,64 +287,76 @@ struct Conversion {
     void (*pack)(const Rows&, int first, int count, uint8_t* out);
 };
 
+template <class File, Format to>
+constexpr Conversion coded(const char* from) {
+    return {from, to, layout(to).nested ? BLOCK * NESTED_BLOCKS : BLOCK, File::bytes, pack_coded<File, to>};
+}
+
 constexpr Conversion CONVERSIONS[] = {
     {"F32", Format::f32, 1, 4, pack_dense<F32ToF32, false>},
     {"F32", Format::bf16, 1, 4, pack_dense<F32ToBF16, true>},
     {"F16", Format::bf16, 1, 2, pack_dense<F16ToBF16, true>},
     {"F16", Format::f16, 1, 2, pack_dense<Copy16, false>},
     {"BF16", Format::bf16, 1, 2, pack_dense<Copy16, true>},
-    {"Q4_0", Format::q4, 32, 18, pack_q4<1>},
-    {"Q4_1", Format::q4m, 32, 20, pack_q4<2>},
-    {"Q8_0", Format::q8, 32, 34, pack_q8},
+    coded<Q4_0, Format::q4>("Q4_0"),
+    coded<Q4_1, Format::q4m>("Q4_1"),
+    coded<Q5_0, Format::q8>("Q5_0"),
+    coded<Q5_1, Format::q8m>("Q5_1"),
+    coded<Q8_0, Format::q8>("Q8_0"),
+    coded<Q4_0, Format::q4t>("IQ4_NL"), // laid out as Q4_0 is; the codes are numbers of levels
+    coded<Q2_K, Format::q2khm>("Q2_K"),
+    coded<Q3_K, Format::q4kh>("Q3_K"),
+    coded<Q4_K, Format::q4km>("Q4_K"),
+    coded<Q5_K, Format::q8km>("Q5_K"),
+    coded<Q6_K, Format::q8kh>("Q6_K"),
+    coded<IQ4_XS, Format::q4kt>("IQ4_XS"),
 };
+
+[[noreturn]] void refuse_columns(const char* from, size_t cols) {
+    throw std::invalid_argument(std::string(from) + ": " + std::to_string(cols) + " columns are not whole blocks");
+}
 
 const Conversion& conversion(Format to, const char* from, int cols) {
     for (const Conversion& c : CONVERSIONS)
         if (c.to == to && std::strcmp(c.from, from) == 0) {
-            if (cols % c.file_block == 0)
-                return c;
-            throw std::invalid_argument(std::string(from) + ": " + std::to_string(cols) +
-                                        " columns are not whole blocks");
+            if (cols % c.file_block)
+                refuse_columns(from, static_cast<size_t>(cols));
+            return c;
         }
-    throw std::invalid_argument(std::string("cannot pack ") + from + " as " + format_name(to));
+    throw std::invalid_argument(std::string("cannot pack ") + from + " as " + layout(to).name);
 }
 
 } // namespace
 
-size_t block_bytes(Format format) {
-    switch (format) {
-    case Format::f32:
-        return CODES * 4;
-    case Format::bf16:
-    case Format::f16:
-        return CODES * 2;
-    case Format::q8:
-        return PANEL * 2 + CODES;
-    case Format::q4:
-        return PANEL * 2 + CODES / 2;
-    case Format::q4m:
-        return PANEL * 4 + CODES / 2;
-    }
-    throw std::invalid_argument("unknown weight format");
-}
-
 size_t packed_bytes(Format format, int rows, int cols) {
     const size_t panels = (static_cast<size_t>(rows) + PANEL - 1) / PANEL;
-    return panels * (static_cast<size_t>(padded(cols)) / BLOCK) * block_bytes(format);
+    return panels * panel_bytes(format, padded(cols) / BLOCK);
 }
 
-const char* format_name(Format format) {
-    constexpr const char* names[] = {"f32", "bf16", "f16", "q8", "q4", "q4m"};
-    const int i = static_cast<int>(format);
-    return i >= 0 && i < 6 ? names[i] : "an unknown format";
+Format format_of(const std::string& name) {
+    for (size_t i = 0; i < std::size(LAYOUTS); ++i)
+        if (name == LAYOUTS[i].name)
+            return static_cast<Format>(i);
+    throw std::invalid_argument("unknown packed format " + name);
+}
+
+size_t file_bytes(const std::string& from, size_t rows, size_t cols) {
+    for (const Conversion& c : CONVERSIONS)
+        if (from == c.from) {
+            if (cols % static_cast<size_t>(c.file_block))
+                refuse_columns(c.from, cols);
+            return rows * (cols / static_cast<size_t>(c.file_block)) * c.file_bytes;
+        }
+    throw std::invalid_argument("unknown file format " + from);
 }
 
 void pack_panels(Format to, const char* from, const uint8_t* raw, int rows, int cols, const int32_t* row_order,
                  int first_panel, int last_panel, uint8_t* out) {
     const Conversion& c = conversion(to, from, cols);
-    const size_t row_bytes = static_cast<size_t>(cols / c.file_block) * c.file_bytes, bytes = block_bytes(to);
-    const int blocks = padded(cols) / BLOCK;
-    out += static_cast<size_t>(first_panel) * static_cast<size_t>(blocks) * bytes;
+    const size_t row_bytes = static_cast<size_t>(cols / c.file_block) * c.file_bytes;
+    const int step = layout(to).nested ? BLOCK * NESTED_BLOCKS : BLOCK, width = padded(cols);
+    const size_t step_bytes = panel_bytes(to, step / BLOCK);
+    out += static_cast<size_t>(first_panel) * panel_bytes(to, width / BLOCK);
     for (int panel = first_panel; panel < last_panel; ++panel) {
         Rows from_rows;
         for (int lane = 0; lane < PANEL; ++lane) {
@@ -207,8 +364,8 @@ void pack_panels(Format to, const char* from, const uint8_t* raw, int rows, int 
             const size_t place = row < rows ? static_cast<size_t>(row_order ? row_order[row] : row) : 0;
             from_rows.row[lane] = row < rows ? raw + place * row_bytes : nullptr;
         }
-        for (int b = 0; b < blocks; ++b, out += bytes)
-            c.pack(from_rows, b * BLOCK, std::min(BLOCK, cols - b * BLOCK), out);
+        for (int first = 0; first < width; first += step, out += step_bytes)
+            c.pack(from_rows, first, std::min(step, cols - first), out);
     }
 }
 

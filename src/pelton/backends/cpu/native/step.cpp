@@ -93,9 +93,11 @@ void Worker::run() {
     for (const auto& op : x.ops_) {
         switch (op.kind) {
             case Kind::embed: embed(op); break;
-            case Kind::rms_norm: rms_norm(op); break;
+            case Kind::rms_norm:
+            case Kind::layer_norm: norm(op); break;
             case Kind::linear: linear(op); break;
             case Kind::gated:
+            case Kind::activate:
             case Kind::add: elementwise(op); break;
             case Kind::rope_table: rope_table(op); break;
             case Kind::rope: rope(op); break;
@@ -120,28 +122,36 @@ void Worker::embed(const OpRecord& op) {
     });
 }
 
-void Worker::rms_norm(const OpRecord& op) {
-    int n = op.inputs[0].width;
+void Worker::norm(const OpRecord& op) {
+    const bool centred = op.kind == Kind::layer_norm;
+    const int width = op.inputs[0].width, parts = std::max(1, op.heads), n = width / parts;
+    const float* bias = op.biases.empty() ? nullptr : op.biases[0];
     parallel(pieces_of(step.num_tokens), [&](int piece) {
-        if (piece == 0) count(op.kind, 0, u(n) * 4, 0);  // the gain
+        if (piece == 0) count(op.kind, 0, u(n) * (bias ? 8 : 4), 0);
         for (int t = piece * ROW_PIECE; t < std::min(step.num_tokens, (piece + 1) * ROW_PIECE); ++t) {
-            x.kernels_.rms_norm(at(op.inputs[0], t), op.gain, op.eps, n, at(op.outputs[0], t));
-            count(op.kind, NORM_FLOPS * u(n), u(n) * 4, u(n) * 4);
+            const float* from = at(op.inputs[0], t);
+            float* to = at(op.outputs[0], t);
+            if (centred) x.kernels_.layer_norm(from, op.gain, bias, op.eps, n, to);
+            else
+                for (int i = 0; i < width; i += n) x.kernels_.rms_norm(from + i, op.gain, op.eps, n, to + i);
+            count(op.kind, (centred ? LAYER_NORM_FLOPS : NORM_FLOPS) * u(width), u(width) * 4, u(width) * 4);
         }
     });
 }
 
 // Rows of the op's input, normalised and rounded, into the shared buffer that matmul reads. `from`: which rows (null: all).
 void Worker::prepare_rows(const OpRecord& op, int rows, const int32_t* from) {
-    int n = op.inputs[0].width, width = padded(n), blocks = width / BLOCK;
-    bool sums = std::any_of(op.matrices.begin(), op.matrices.end(),
-                            [&](int m) { return x.matrices_[static_cast<size_t>(m)].uses_sums(); });
+    int n = op.inputs[0].width, width = padded(n);
+    auto any = [&](auto uses) {
+        return std::any_of(op.matrices.begin(), op.matrices.end(), [&](int m) { return (x.matrices_[static_cast<size_t>(m)].*uses)(); });
+    };
+    bool sums = any(&Matrix::uses_sums), halves = any(&Matrix::uses_half_sums);
     parallel(pieces_of(rows), [&](int piece) {
         if (piece == 0 && op.gain) count(op.kind, 0, u(n) * 4, 0);
         for (int r = piece * ROW_PIECE; r < std::min(rows, (piece + 1) * ROW_PIECE); ++r) {
             float* out = x.prepared_.floats() + static_cast<size_t>(r) * static_cast<size_t>(width);
-            float* row_sums = sums ? x.sums_.floats() + static_cast<size_t>(r) * static_cast<size_t>(blocks) : nullptr;
-            x.kernels_.prepare(at(op.inputs[0], from ? from[r] : r), op.gain, op.eps, n, !x.exact_, out, row_sums);
+            float* row_sums = sums ? x.sums_.floats() + static_cast<size_t>(r) * sums_of_row(width / BLOCK) : nullptr;
+            x.kernels_.prepare(at(op.inputs[0], from ? from[r] : r), op.gain, op.eps, n, !x.exact_, out, row_sums, halves);
             count(op.kind, op.gain ? NORM_FLOPS * u(n) : 0, u(n) * 4, 0);
         }
     });
@@ -150,7 +160,7 @@ void Worker::prepare_rows(const OpRecord& op, int rows, const int32_t* from) {
 void Worker::multiply(const Matrix& matrix, int panel, int rows, float* out, size_t stride, Kind kind) {
     int width = padded(matrix.cols);
     MatmulArgs args{&matrix, panel, x.prepared_.floats(), static_cast<size_t>(width), x.sums_.floats(),
-                    static_cast<size_t>(matrix.blocks), rows, out, stride};
+                    sums_of_row(matrix.blocks), rows, out, stride};
     x.kernels_.matmul(args);
     tally.weight_bytes += matrix.panel_bytes;
     count(kind, 2 * u(rows) * u(width) * PANEL, matrix.panel_bytes, 0);
@@ -216,11 +226,13 @@ void Worker::elementwise(const OpRecord& op) {
     size_t width = static_cast<size_t>(op.inputs[0].width);
     parallel(pieces_of(step.num_tokens), [&](int piece) {
         int first = piece * ROW_PIECE, rows = std::min(step.num_tokens, first + ROW_PIECE) - first;
-        const float *a = at(op.inputs[0], first), *b = at(op.inputs[1], first);
+        const float *a = at(op.inputs[0], first), *b = op.inputs.size() > 1 ? at(op.inputs[1], first) : nullptr;
+        float* out = at(op.outputs[0], first);
         size_t n = static_cast<size_t>(rows) * width;
-        if (op.kind == Kind::add) x.kernels_.add(a, b, n, at(op.outputs[0], first));
-        else x.kernels_.gated(a, b, n, op.activation, at(op.outputs[0], first));
-        count(op.kind, n * (op.kind == Kind::add ? 1 : ACTIVATION_FLOPS + 1), n * 8, n * 4);
+        if (op.kind == Kind::add) x.kernels_.add(a, b, n, out);
+        else if (op.kind == Kind::gated) x.kernels_.gated(a, b, n, op.activation, out);
+        else x.kernels_.activate(a, n, op.activation, out);
+        count(op.kind, n * ((op.kind == Kind::add ? 0 : ACTIVATION_FLOPS) + (b ? 1 : 0)), n * (b ? 8 : 4), n * 4);
     });
 }
 
@@ -246,13 +258,13 @@ void Worker::rope(const OpRecord& op) {
 
 KVView Worker::view(const OpRecord& op) const {
     const auto& state = x.states_[static_cast<size_t>(op.state)];
-    size_t layer = state.offset + static_cast<size_t>(op.layer * state.heads) * state.head_bytes;
-    return {x.kv_.data(), x.block_bytes_, layer, state.head_bytes, state.key_dim, state.value_dim, !x.exact_};
+    size_t layer = static_cast<size_t>(op.layer * state.heads) * state.head_bytes;
+    return {state.kv.data(), state.block_bytes, layer, state.head_bytes, state.key_dim, state.value_dim, !x.exact_};
 }
 
 void Worker::store_token(const OpRecord& op, int token, const float* k, const float* v) {
     const auto& state = x.states_[static_cast<size_t>(op.state)];
-    auto place = x.places_[static_cast<size_t>(token)];
+    const Place& place = x.place(op.state, token);
     KVView kv = view(op);
     for (int h = 0; h < state.heads; ++h)
         x.kernels_.kv_write(kv, place.block, place.slot, h, k + h * state.key_dim, v + h * state.value_dim);
@@ -295,10 +307,12 @@ void Worker::attend_out(const OpRecord& op, const AttendItem& item, const float*
 void Worker::attend_item(const OpRecord& op, const AttendItem& item) {
     const auto& state = x.states_[static_cast<size_t>(op.state)];
     int group = op.heads / state.heads, states = item.rows * group;
-    AttendArgs args{view(op), step.tables + step.table_offsets[item.sequence], at(op.inputs[0], item.token),
+    AttendArgs args{view(op), step.table(static_cast<size_t>(op.state), item.sequence), at(op.inputs[0], item.token),
                     static_cast<size_t>(op.inputs[0].width), item.rows, item.first_index, item.kv_head, group,
-                    state.window, op.scale, op.softcap};
-    int lowest = state.window ? std::max(0, item.first_index - state.window + 1) : 0, last_index = item.first_index + item.rows - 1;
+                    state.window, op.scale, op.softcap, op.slopes.empty() ? nullptr : op.slopes.data() + item.kv_head * group};
+    const uint64_t pair_flops = 2 * u(state.key_dim + state.value_dim) + SOFTMAX_FLOPS + (op.softcap != 0 ? SOFTCAP_FLOPS : 0) +
+                                (op.slopes.empty() ? 0 : SLOPE_FLOPS);
+    int lowest = state.lowest_seen(item.first_index), last_index = item.first_index + item.rows - 1;
     int first = item.chunk >= 0 ? item.chunk : lowest / CHUNK, last = item.chunk >= 0 ? item.chunk : last_index / CHUNK;
     size_t floats = static_cast<size_t>(states) * partial_floats(state.value_dim);
     float* into = item.chunk >= 0 ? x.partials_.floats() + item.partial : scratch();
@@ -309,10 +323,10 @@ void Worker::attend_item(const OpRecord& op, const AttendItem& item) {
         int from = std::max(lowest, chunk * CHUNK) / BLOCK, to = std::min(last_index, chunk * CHUNK + CHUNK - 1) / BLOCK;
         uint64_t pairs = 0;
         for (int i = item.first_index; i <= last_index; ++i) {
-            int low = std::max(state.window ? std::max(0, i - state.window + 1) : 0, chunk * CHUNK), high = std::min(i, chunk * CHUNK + CHUNK - 1);
+            int low = std::max(state.lowest_seen(i), chunk * CHUNK), high = std::min(i, chunk * CHUNK + CHUNK - 1);
             if (low <= high) pairs += u(high / BLOCK - low / BLOCK + 1) * BLOCK;
         }
-        count(op.kind, pairs * u(group) * (2 * u(state.key_dim + state.value_dim) + SOFTMAX_FLOPS), u(to - from + 1) * state.head_bytes, 0);
+        count(op.kind, pairs * u(group) * pair_flops, u(to - from + 1) * state.head_bytes, 0);
     }
     if (item.chunk < 0) attend_out(op, item, into);
     if (item.chunk < 0 || item.chunk == last_index / CHUNK) count(op.kind, 0, u(item.rows * group * state.key_dim) * 4, 0);
@@ -326,9 +340,8 @@ void Worker::attend(const OpRecord& op) {
     parallel(static_cast<int>(work.merges.size()), [&](int i) {
         const auto& item = work.merges[static_cast<size_t>(i)];
         int states = item.rows * (op.heads / state.heads);
-        size_t floats = static_cast<size_t>(states) * partial_floats(state.value_dim);
         float* into = x.partials_.floats() + item.partial;
-        for (int c = 1; c < item.chunks; ++c) x.kernels_.attend_merge(into, into + static_cast<size_t>(c) * floats, states, state.value_dim);
+        for (int c = 1; c < item.chunks; ++c) x.kernels_.attend_merge(into, into + static_cast<size_t>(c) * item.stride, states, state.value_dim);
         attend_out(op, item, into);
     });
 }
@@ -343,10 +356,15 @@ void Worker::head_group(const OpRecord& op, int first, int rows) {
     float* logits = x.logits_.floats();
     prepare_rows(op, rows, step.logit_rows + first);
     int per = panels_per_piece(matrix.panels, rows, matrix.panel_bytes, x.threads());
+    const bool capped = op.scale != 1 || op.softcap != 0;
+    const uint64_t cap_flops = (op.scale != 1 ? 1 : 0) + (op.softcap != 0 ? SOFTCAP_FLOPS : 0);
     parallel((matrix.panels + per - 1) / per, [&](int piece) {
         for (int p = piece * per; p < std::min(matrix.panels, (piece + 1) * per); ++p) {
-            multiply(matrix, p, rows, logits + p * PANEL, stride, op.kind);
-            count(op.kind, 0, 0, u(rows) * PANEL * 4);
+            float* panel = logits + p * PANEL;
+            multiply(matrix, p, rows, panel, stride, op.kind);
+            for (int r = 0; capped && r < rows; ++r)
+                x.kernels_.cap_logits(panel + static_cast<size_t>(r) * stride, PANEL, op.scale, op.softcap);
+            count(op.kind, cap_flops * u(rows) * PANEL, 0, u(rows) * PANEL * 4);
         }
     });
     int chunks = (x.vocab_ + VOCAB_CHUNK - 1) / VOCAB_CHUNK;
@@ -396,7 +414,7 @@ void Worker::trace(const OpRecord& op) {
             Hash hash;
             for (const Slot& slot : op.outputs) hash.floats(at(slot, t), static_cast<size_t>(slot.width));
             for (int head = 0; stores && head < x.states_[static_cast<size_t>(op.state)].heads; ++head)
-                hash_kv(hash, view(op), x.places_[static_cast<size_t>(t)], head);
+                hash_kv(hash, view(op), x.place(op.state, t), head);
             traced(op)[t] = hash.value();
         }
     });

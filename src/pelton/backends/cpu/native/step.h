@@ -10,7 +10,8 @@ constexpr int ATTEND_ROWS = 64;  // query rows of one sequence that share a pass
 constexpr int HEAD_ROWS = 32;    // logit rows that share a pass over the head's matrix
 
 // What the cost rules (program/ops) count per element.
-constexpr uint64_t NORM_FLOPS = 4, ACTIVATION_FLOPS = 20, TABLE_FLOPS = 60, SOFTMAX_FLOPS = 20, CHOICE_FLOPS = 20;
+constexpr uint64_t NORM_FLOPS = 4, LAYER_NORM_FLOPS = 7, ACTIVATION_FLOPS = 20, TABLE_FLOPS = 60, SOFTMAX_FLOPS = 20,
+                   SOFTCAP_FLOPS = 20, SLOPE_FLOPS = 2, CHOICE_FLOPS = 20;
 
 struct Worker {
     Executable& x;
@@ -30,7 +31,7 @@ struct Worker {
     Work& count(Kind kind, uint64_t flops, uint64_t read, uint64_t written);
 
     void embed(const OpRecord& op);
-    void rms_norm(const OpRecord& op);
+    void norm(const OpRecord& op);
     void linear(const OpRecord& op);
     void linear_panel(const OpRecord& op, size_t which, int panel);
     void multiply(const Matrix& matrix, int panel, int rows, float* out, size_t stride, Kind kind);

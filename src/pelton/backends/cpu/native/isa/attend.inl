@@ -38,6 +38,13 @@ struct AttendTile {
     const uint8_t* value[2];
 };
 
+// What a group's pairs see of a tile, and where its first column stands from each pair's own index.
+struct AttendPairs {
+    AttendSpan spans[ATTEND_PAIRS];
+    int distance[ATTEND_PAIRS];
+    float slope[ATTEND_PAIRS];  // set where the call has slopes
+};
+
 // What stays the same for all tiles of a call.
 struct AttendCall {
     const AttendArgs& args;
@@ -135,6 +142,9 @@ inline V attend_tanh(V x) {
     return where_nan(x, x, where_less(size, set1(0.625f), low, signed_high));
 }
 
+// softcap * tanh(x / softcap).
+inline V attend_cap(V x, float softcap) { return mul(set1(softcap), attend_tanh(div(x, set1(softcap)))); }
+
 // ---- softmax --------------------------------------------------------------------------------------------------------
 
 // Four floats of whatever the compiler has for them: for what crosses lanes, in an order that is written out here.
@@ -177,14 +187,21 @@ inline V attend_decay(V x) {
 
 inline bool attend_covers(AttendSpan span, int column) { return span.first <= column && column + LANES <= span.last; }
 
-// Scales one pair's scores in place; top[16]: the largest visible ones by lane. A NaN may or may not show there.
-inline void attend_scale(const AttendArgs& args, AttendSpan span, float* scores, float* top) {
+// Makes scores of pair p's products, in place; top[16]: the largest visible ones by lane. A NaN may or may not show
+// there.
+inline void attend_scale(const AttendArgs& args, const AttendPairs& pairs, int p, float* scores, float* top) {
+    static constexpr float COLUMNS[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const AttendSpan span = pairs.spans[p];
     const V empty = set1(ATTEND_EMPTY);
     V best = empty;
     for (int c = 0; c < TILE; c += LANES) {
         if (span.first >= c + LANES || span.last <= c) continue;
         V s = mul(load(scores + c), set1(args.scale));
-        if (args.softcap != 0.0f) s = mul(set1(args.softcap), attend_tanh(div(s, set1(args.softcap))));
+        if (args.softcap != 0.0f) s = attend_cap(s, args.softcap);
+        if (args.slopes) {
+            const V from = add(set1(static_cast<float>(pairs.distance[p] + c)), load(COLUMNS));
+            s = fma(set1(pairs.slope[p]), from, s);
+        }
         store(scores + c, s);
         best = max(attend_covers(span, c) ? s : where_lanes(span.first - c, span.last - c, s, empty), best);
     }
@@ -216,17 +233,17 @@ inline float attend_sum(const float* p, float l) {
 // the sums of earlier tiles are worth now. A NaN among the visible scores makes m and l NaN for good, so that the state
 // cannot pass for an empty one.
 template <bool ROUNDED>
-inline void attend_softmax(const AttendCall& call, const AttendSpan* spans, int count, float* scores, float* states,
+inline void attend_softmax(const AttendCall& call, const AttendPairs& pairs, int count, float* scores, float* states,
                            float* alpha) {
     float lanes[ATTEND_PAIRS][LANES], top[ATTEND_PAIRS], change[LANES] = {};
-    for (int p = 0; p < count; ++p) attend_scale(call.args, spans[p], scores + p * TILE, lanes[p]);
+    for (int p = 0; p < count; ++p) attend_scale(call.args, pairs, p, scores + p * TILE, lanes[p]);
     for (int p = 0; p < count; ++p) {
         const float before = states[p * call.stride], largest = attend_largest(lanes[p]);
         top[p] = largest > before ? largest : before;
         change[p] = before - top[p];
     }
     store(alpha, attend_decay(load(change)));
-    for (int p = 0; p < count; ++p) attend_exp<ROUNDED>(spans[p], top[p], scores + p * TILE);
+    for (int p = 0; p < count; ++p) attend_exp<ROUNDED>(pairs.spans[p], top[p], scores + p * TILE);
     for (int p = 0; p < count; ++p) {
         float* state = states + p * call.stride;
         state[1] = attend_sum(scores + p * TILE, state[1] * alpha[p]);
@@ -369,7 +386,7 @@ inline AttendReach attend_reach(const AttendSpan* spans, int count) {
 }
 
 template <class S, int P>
-void attend_group(const AttendCall& call, const AttendTile (&tiles)[3], const float* q, const AttendSpan* spans,
+void attend_group(const AttendCall& call, const AttendTile (&tiles)[3], const float* q, const AttendPairs& pairs,
                   float* states) {
     constexpr int D = attend_dim_vectors(P);
     const auto& [tile, ahead, tail] = tiles;
@@ -378,13 +395,13 @@ void attend_group(const AttendCall& call, const AttendTile (&tiles)[3], const fl
     AttendSpan parts[2][ATTEND_PAIRS];
     AttendSums job = {weights, alpha, parts, {}, states, call.stride};
     for (int b = 0; b < 2; ++b) {
-        for (int p = 0; p < P; ++p) parts[b][p] = attend_part(spans[p], b);
+        for (int p = 0; p < P; ++p) parts[b][p] = attend_part(pairs.spans[p], b);
         job.reach[b] = attend_reach(parts[b], P);
         if (!job.reach[b].last) continue;
         const uint8_t* next = ahead.key[b] ? ahead.key[b] : tile.key[b];
         attend_scores<S, P>(q, call.args.kv.key_dim, tile.key[b], next, weights + b * BLOCK);
     }
-    attend_softmax<S::ROUNDED>(call, spans, P, weights, states, alpha);
+    attend_softmax<S::ROUNDED>(call, pairs, P, weights, states, alpha);
     const int width = call.args.kv.value_dim, whole = width - call.tail;
     AttendDims dims = {{}, {}, width, 0, LANES};
     for (; dims.dim + D * LANES <= whole; dims.dim += D * LANES)
@@ -395,17 +412,17 @@ void attend_group(const AttendCall& call, const AttendTile (&tiles)[3], const fl
 
 template <class S>
 void attend_groups(int count, const AttendCall& call, const AttendTile (&tiles)[3], const float* q,
-                   const AttendSpan* spans, float* states) {
+                   const AttendPairs& pairs, float* states) {
     switch (count) {
-        case 1: return attend_group<S, 1>(call, tiles, q, spans, states);
-        case 2: return attend_group<S, 2>(call, tiles, q, spans, states);
-        case 3: return attend_group<S, 3>(call, tiles, q, spans, states);
+        case 1: return attend_group<S, 1>(call, tiles, q, pairs, states);
+        case 2: return attend_group<S, 2>(call, tiles, q, pairs, states);
+        case 3: return attend_group<S, 3>(call, tiles, q, pairs, states);
     }
     if constexpr (ATTEND_PAIRS == 6) {
         switch (count) {
-            case 4: return attend_group<S, 4>(call, tiles, q, spans, states);
-            case 5: return attend_group<S, 5>(call, tiles, q, spans, states);
-            case 6: return attend_group<S, 6>(call, tiles, q, spans, states);
+            case 4: return attend_group<S, 4>(call, tiles, q, pairs, states);
+            case 5: return attend_group<S, 5>(call, tiles, q, pairs, states);
+            case 6: return attend_group<S, 6>(call, tiles, q, pairs, states);
         }
     }
 }
@@ -464,10 +481,15 @@ void attend_pairs(const AttendCall& call, int chunk, int begin, int end, const f
         if (call.tail) tiles[2] = attend_tail<S>(call, tiles[0], copy);
         for (int pair = from, groups = (to - from + ATTEND_PAIRS - 1) / ATTEND_PAIRS; pair < to; --groups) {
             const int count = (to - pair + groups - 1) / groups;
-            AttendSpan spans[ATTEND_PAIRS];
-            for (int p = 0; p < count; ++p) spans[p] = attend_visible(args, (pair + p) / args.group, start);
+            AttendPairs pairs;
+            for (int p = 0; p < count; ++p) {
+                const int row = (pair + p) / group;
+                pairs.spans[p] = attend_visible(args, row, start);
+                pairs.distance[p] = start - args.first_index - row;
+                pairs.slope[p] = args.slopes ? args.slopes[(pair + p) % group] : 0.0f;
+            }
             const float* rows = q + static_cast<size_t>(pair - begin) * args.kv.key_dim;
-            attend_groups<S>(count, call, tiles, rows, spans, partial + pair * call.stride);
+            attend_groups<S>(count, call, tiles, rows, pairs, partial + pair * call.stride);
             tiles[1] = tiles[0];  // one group is enough to fetch the next tile
             pair += count;
         }

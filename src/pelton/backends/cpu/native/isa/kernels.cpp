@@ -21,8 +21,9 @@ namespace pelton {
 const Kernels& PELTON_GLUE(kernels_, PELTON_NS)() {
     using namespace PELTON_NS;
     static const Kernels table = {
-        PELTON_TEXT(PELTON_NS), matmul,   gather_row,   prepare,      rms_norm,      add_rows,    gated,  rope_angles,
-        rope,                   kv_write, attend_chunk, attend_merge, attend_finish, vocab_stats, choose,
+        PELTON_TEXT(PELTON_NS), matmul,       gather_row,    prepare,    rms_norm,    layer_norm,
+        add_rows,               gated,        activate,      rope_angles, rope,       kv_write,
+        attend_chunk,           attend_merge, attend_finish, cap_logits, vocab_stats, choose,
     };
     return table;
 }

@@ -1,10 +1,17 @@
-// Order-1 products of one weight panel (16 outputs, one per lane) with many rows, for all six packed formats.
+// Order-1 products of one weight panel (16 outputs, one per lane) with many rows, for all packed formats.
 // What it is not: a choice of threads or panels. Per K-block and output: two chains from +0 of x[k] * w[k], even k and
-// odd k ascending; even + odd; then into the accumulator. Rows and blocks are grouped for speed only: no grouping
+// odd k ascending; even + odd; then into the accumulator. Where scales are those of half blocks, each half is a sum of
+// its own. Rows and blocks are grouped for speed only: no grouping
 // changes the order of one output's operations, so none changes its bits.
 
-// How a block's sum of products reaches the accumulator.
-enum class Join { plain, scaled, scaled_with_minimum };
+// How sums of products reach the accumulator: as they are, or with a scale (and a minimum) for each K-block or each
+// half. A unit is what has one sum: a K-block, or a half.
+struct Join {
+    int scales;
+    bool minima;
+    bool operator==(const Join&) const = default;
+    constexpr int units() const { return scales == 2 ? 2 : 1; } // of a K-block
+};
 
 // ROW_GROUP: the chains of so many rows fit the registers beside the weights. CHAINS: so many chains at once hide the
 // latency of fma; fewer rows take several K-blocks together to reach it. DIRECT_ROWS: up to so many, expanding codes again
@@ -21,32 +28,25 @@ constexpr size_t DIRECT_BYTES = 256 << 10;
 constexpr int BLOCK_CODES = BLOCK * PANEL; // weights of a block
 constexpr int STRIP_BLOCKS = 16;           // K-blocks that many rows use at a time: 16 KB of bf16, half of a small L1
 
-constexpr size_t bytes_of_block(Format format) {
-    switch (format) {
-    case Format::f32:
-        return BLOCK_CODES * 4;
-    case Format::bf16:
-    case Format::f16:
-        return BLOCK_CODES * 2;
-    case Format::q8:
-        return PANEL * 2 + BLOCK_CODES;
-    case Format::q4:
-        return PANEL * 2 + BLOCK_CODES / 2;
-    case Format::q4m:
-        return PANEL * 4 + BLOCK_CODES / 2;
-    }
-    return 0;
-}
-
 constexpr Join join_of(Format format) {
-    if (format == Format::q4m)
-        return Join::scaled_with_minimum;
-    return format == Format::q8 || format == Format::q4 ? Join::scaled : Join::plain;
+    return {layout(format).scales, layout(format).minima};
 }
 
 // How far ahead of the products weights are asked for; as measured, codes, which keep the core busier, want more.
 constexpr size_t prefetch_bytes(Format format) {
-    return join_of(format) == Join::plain ? 8 << 10 : 12 << 10;
+    return join_of(format).scales ? 12 << 10 : 8 << 10;
+}
+
+// The halves in front of the eight K-blocks of which K-block b is one, and the K-block itself; panel: its first byte.
+template <Format F>
+inline const uint8_t* head_at(const uint8_t* panel, int b) {
+    return panel + static_cast<size_t>(b / NESTED_BLOCKS) * panel_bytes(F, NESTED_BLOCKS);
+}
+template <Format F>
+inline const uint8_t* block_at(const uint8_t* panel, int b) {
+    if constexpr (layout(F).nested)
+        return head_at<F>(panel, b) + head_bytes(F) + static_cast<size_t>(b % NESTED_BLOCKS) * block_bytes(F);
+    return panel + static_cast<size_t>(b) * block_bytes(F);
 }
 
 inline const uint16_t* halves(const uint8_t* p) {
@@ -66,25 +66,35 @@ template <int N, class F>
 // Weights (or codes) of k = 8 * eighth + 2 * P and the k behind it in each output, as fp32.
 template <Format F, int P>
 [[gnu::always_inline]] inline void expand(const uint8_t* block, int eighth, V& even, V& odd) {
+    constexpr const Layout& l = layout(F);
+    const uint8_t* codes = block + scale_bytes(F);
     const int first = (eighth * 8 + 2 * P) * PANEL;
-    if constexpr (F == Format::f32) {
-        const float* p = reinterpret_cast<const float*>(block) + first;
+    if constexpr (l.codes == Codes::f32) {
+        const float* p = reinterpret_cast<const float*>(codes) + first;
         even = load(p);
         odd = load(p + PANEL);
-    } else if constexpr (F == Format::bf16) {
-        load_pairs(halves(block) + first, even, odd);
-    } else if constexpr (F == Format::f16) {
-        even = load_f16(halves(block) + first);
-        odd = load_f16(halves(block) + first + PANEL);
-    } else if constexpr (F == Format::q8) {
-        const int8_t* p = reinterpret_cast<const int8_t*>(block) + 2 * PANEL + first;
+    } else if constexpr (l.codes == Codes::bf16) {
+        load_pairs(halves(codes) + first, even, odd);
+    } else if constexpr (l.codes == Codes::f16) {
+        even = load_f16(halves(codes) + first);
+        odd = load_f16(halves(codes) + first + PANEL);
+    } else if constexpr (l.codes == Codes::int8) {
+        const int8_t* p = reinterpret_cast<const int8_t*>(codes) + first;
         even = load_i8(p);
         odd = load_i8(p + PANEL);
+    } else if constexpr (l.codes == Codes::crumbs) {
+        const U pairs = load_u16(halves(codes) + eighth * PANEL);
+        even = crumb<2 * P>(pairs);
+        odd = crumb<2 * P + 1>(pairs);
     } else {
-        constexpr int minus = F == Format::q4 ? 8 : 0;
-        const U codes = uload(block + (F == Format::q4 ? 2 : 4) * PANEL + eighth * 4 * PANEL);
-        even = nibble<2 * P, minus>(codes);
-        odd = nibble<2 * P + 1, minus>(codes);
+        const U nibbles = uload(codes + eighth * 4 * PANEL);
+        if constexpr (l.levels) {
+            even = level<2 * P>(nibbles);
+            odd = level<2 * P + 1>(nibbles);
+        } else {
+            even = nibble<2 * P, l.minus>(nibbles);
+            odd = nibble<2 * P + 1, l.minus>(nibbles);
+        }
     }
 }
 
@@ -92,11 +102,11 @@ template <Format F, int P>
 // codes of a quantised format as bf16, which holds them exactly, with their scales and minima beside them.
 struct Strip {
     const uint8_t* weights;
-    const float* scales; // [blocks][16] or null
+    const float* scales; // [units][16] or null
     const float* minima; // likewise
     const float* x;      // first row, first k of the range
     size_t x_stride;
-    const float* sums; // first row, first block of the range
+    const float* sums; // first row, first unit of the range
     size_t sums_stride;
     float* out; // first row
     size_t out_stride;
@@ -104,51 +114,65 @@ struct Strip {
     bool resumes; // out holds the accumulators of the blocks before
 };
 
+// Of a unit in its block, which is number `half` there.
 template <Format F, Join J>
-inline void load_scale(const Strip& s, int b, const uint8_t* block, V& scale, V& minimum) {
-    if constexpr (join_of(F) == Join::plain) {
-        if constexpr (J != Join::plain)
-            scale = load(s.scales + b * PANEL);
-        if constexpr (J == Join::scaled_with_minimum)
-            minimum = load(s.minima + b * PANEL);
+inline void load_scale(const Strip& s, int unit, const uint8_t* block, int half, V& scale, V& minimum) {
+    constexpr const Layout& l = layout(F);
+    if constexpr (l.scales == 0) {
+        if constexpr (J.scales)
+            scale = load(s.scales + unit * PANEL);
+        if constexpr (J.minima)
+            minimum = load(s.minima + unit * PANEL);
+    } else if constexpr (l.nested) {
+        const uint16_t* head = halves(head_at<F>(s.weights, unit / J.units()));
+        const int8_t* factors = reinterpret_cast<const int8_t*>(block) + half * PANEL;
+        scale = mul(load_i8(factors), load_f16(head));
+        if constexpr (J.minima)
+            minimum = mul(load_i8(factors + l.scales * PANEL), load_f16(head + PANEL));
     } else {
         scale = load_f16(halves(block));
-        if constexpr (J == Join::scaled_with_minimum)
+        if constexpr (J.minima)
             minimum = load_f16(halves(block) + PANEL);
     }
 }
 
-// Blocks b .. b + B - 1 of R rows. B > 1 gives few rows enough independent chains to hide the latency of fma.
+// Units unit .. unit + B - 1 of R rows. B > 1 gives few rows enough independent chains to hide the latency of fma; they
+// start with a block then, and are all in the same eight blocks.
 template <Format F, Join J, int R, int B>
-[[gnu::always_inline]] inline void blocks_of_rows(const Strip& s, int b, V* acc) {
-    constexpr size_t bytes = bytes_of_block(F);
-    const uint8_t* weights = s.weights + static_cast<size_t>(b) * bytes;
-    const float* x = s.x + static_cast<size_t>(b) * BLOCK;
+[[gnu::always_inline]] inline void units_of_rows(const Strip& s, int unit, V* acc) {
+    constexpr int per_block = J.units(), eighths = BLOCK / 8 / per_block;
+    constexpr size_t bytes = block_bytes(F);
+    const uint8_t* block = block_at<F>(s.weights, unit / per_block);
+    const int first_half = B > 1 ? 0 : unit % per_block;
+    const float* x = s.x + static_cast<size_t>(unit) * (BLOCK / per_block);
     V even[B * R], odd[B * R];
     repeat<B * R>([&](auto i) { even[i] = odd[i] = zero(); });
-    if constexpr (J == join_of(F)) // not from the L1 cache
-        for (size_t line = 0; line < B * bytes; line += 64)
-            __builtin_prefetch(weights + prefetch_bytes(F) + line);
-    for (int eighth = 0; eighth < 4; ++eighth, x += 8)
+    if constexpr (J == join_of(F)) { // not from the L1 cache
+        const uint8_t* ahead = block + static_cast<size_t>(first_half) * (bytes / 2) + prefetch_bytes(F);
+        for (size_t line = 0; line < B * bytes / per_block; line += 64)
+            __builtin_prefetch(ahead + line);
+    }
+    for (int eighth = 0; eighth < eighths; ++eighth, x += 8)
         repeat<4>([&](auto pair) {
             repeat<B>([&](auto i) {
                 V w0, w1;
-                expand<F, pair>(weights + i * bytes, eighth, w0, w1);
+                const int at = (first_half + i % per_block) * eighths + eighth;
+                expand<F, pair>(block + i / per_block * bytes, at, w0, w1);
                 repeat<R>([&](auto r) {
-                    const float* at = x + static_cast<size_t>(r) * s.x_stride + i * BLOCK + pair * 2;
-                    even[i * R + r] = fma(set1(at[0]), w0, even[i * R + r]);
-                    odd[i * R + r] = fma(set1(at[1]), w1, odd[i * R + r]);
+                    const float* from = x + static_cast<size_t>(r) * s.x_stride + i * (BLOCK / per_block) + pair * 2;
+                    even[i * R + r] = fma(set1(from[0]), w0, even[i * R + r]);
+                    odd[i * R + r] = fma(set1(from[1]), w1, odd[i * R + r]);
                 });
             });
         });
-    repeat<B>([&](auto i) {
+    repeat<B>([&](auto i) __attribute__((always_inline)) { // a call would keep the chains in memory
         V scale = zero(), minimum = zero();
-        load_scale<F, J>(s, b + i, weights + i * bytes, scale, minimum);
+        load_scale<F, J>(s, unit + i, block + i / per_block * bytes, first_half + i % per_block, scale, minimum);
         repeat<R>([&](auto r) {
             const V sum = add(even[i * R + r], odd[i * R + r]);
-            acc[r] = J == Join::plain ? add(acc[r], sum) : fma(scale, sum, acc[r]);
-            if constexpr (J == Join::scaled_with_minimum) {
-                const float* sums = s.sums + static_cast<size_t>(r) * s.sums_stride + static_cast<size_t>(b);
+            acc[r] = J.scales ? fma(scale, sum, acc[r]) : add(acc[r], sum);
+            if constexpr (J.minima) {
+                const float* sums = s.sums + static_cast<size_t>(r) * s.sums_stride + static_cast<size_t>(unit);
                 acc[r] = fma(minimum, set1(sums[i]), acc[r]);
             }
         });
@@ -158,14 +182,16 @@ template <Format F, Join J, int R, int B>
 template <Format F, Join J, int R>
 void product_of_rows(const Strip& s) {
     constexpr int together = R * 2 <= CHAINS ? CHAINS / (R * 2) : 1;
+    static_assert(NESTED_BLOCKS % together == 0);
+    const int units = s.blocks * J.units();
     V acc[R];
     repeat<R>([&](auto r) { acc[r] = s.resumes ? load(s.out + static_cast<size_t>(r) * s.out_stride) : zero(); });
-    int b = 0;
-    for (; b + together <= s.blocks; b += together)
-        blocks_of_rows<F, J, R, together>(s, b, acc);
+    int unit = 0;
+    for (; unit + together <= units; unit += together)
+        units_of_rows<F, J, R, together>(s, unit, acc);
     if constexpr (together > 1)
-        for (; b < s.blocks; ++b)
-            blocks_of_rows<F, J, R, 1>(s, b, acc);
+        for (; unit < units; ++unit)
+            units_of_rows<F, J, R, 1>(s, unit, acc);
     repeat<R>([&](auto r) { store(s.out + static_cast<size_t>(r) * s.out_stride, acc[r]); });
 }
 
@@ -186,7 +212,7 @@ void product(Strip s, int rows) {
         product_of_group<F, J>(s, now);
         rows -= now;
         s.x += static_cast<size_t>(now) * s.x_stride;
-        s.sums += J == Join::scaled_with_minimum ? static_cast<size_t>(now) * s.sums_stride : 0;
+        s.sums += J.minima ? static_cast<size_t>(now) * s.sums_stride : 0;
         s.out += static_cast<size_t>(now) * s.out_stride;
     }
 }
@@ -194,24 +220,28 @@ void product(Strip s, int rows) {
 // Codes of the strip's blocks as bf16 pairs; scales and minima as fp32.
 struct Expanded {
     alignas(64) uint16_t codes[STRIP_BLOCKS * BLOCK_CODES];
-    alignas(64) float scales[STRIP_BLOCKS * PANEL];
-    alignas(64) float minima[STRIP_BLOCKS * PANEL];
+    alignas(64) float scales[STRIP_BLOCKS * 2 * PANEL];
+    alignas(64) float minima[STRIP_BLOCKS * 2 * PANEL];
 };
 
 template <Format F>
 inline void expand_strip(const Strip& s, Expanded& to) {
+    constexpr int units = join_of(F).units();
     for (int b = 0; b < s.blocks; ++b) {
-        const uint8_t* block = s.weights + static_cast<size_t>(b) * bytes_of_block(F);
+        const uint8_t* block = block_at<F>(s.weights, b);
         for (int eighth = 0; eighth < 4; ++eighth)
             repeat<4>([&](auto pair) {
                 V even, odd;
                 expand<F, pair>(block, eighth, even, odd);
                 store_pairs(to.codes + b * BLOCK_CODES + (eighth * 8 + pair * 2) * PANEL, even, odd);
             });
-        V scale = zero(), minimum = zero();
-        load_scale<F, join_of(F)>(s, b, block, scale, minimum);
-        store(to.scales + b * PANEL, scale);
-        store(to.minima + b * PANEL, minimum);
+        for (int half = 0; half < units; ++half) {
+            const int unit = b * units + half;
+            V scale = zero(), minimum = zero();
+            load_scale<F, join_of(F)>(s, unit, block, half, scale, minimum);
+            store(to.scales + unit * PANEL, scale);
+            store(to.minima + unit * PANEL, minimum);
+        }
     }
 }
 
@@ -220,16 +250,17 @@ inline void expand_strip(const Strip& s, Expanded& to) {
 template <Format F>
 void product_in_strips(const Strip& whole, int rows) {
     constexpr Join join = join_of(F);
+    static_assert(STRIP_BLOCKS % NESTED_BLOCKS == 0);
     [[maybe_unused]] Expanded expanded;
     for (int first = 0; first < whole.blocks; first += STRIP_BLOCKS) {
         Strip s = whole;
         s.blocks = whole.blocks - first < STRIP_BLOCKS ? whole.blocks - first : STRIP_BLOCKS;
-        s.weights += static_cast<size_t>(first) * bytes_of_block(F);
+        s.weights += panel_bytes(F, first);
         s.x += static_cast<size_t>(first) * BLOCK;
-        if constexpr (join == Join::scaled_with_minimum)
-            s.sums += first;
+        if constexpr (join.minima)
+            s.sums += first * join.units();
         s.resumes = first > 0;
-        if constexpr (join == Join::plain) {
+        if constexpr (join.scales == 0) {
             product<F, join>(s, rows);
         } else {
             expand_strip<F>(s, expanded);
@@ -244,30 +275,28 @@ void product_in_strips(const Strip& whole, int rows) {
 template <Format F>
 void product_of_panel(const Strip& s, int rows) {
     // Another pass over the panel for each group must find it in the L2 cache: memory gives it once.
-    const size_t panel = static_cast<size_t>(s.blocks) * bytes_of_block(F);
+    const size_t panel = panel_bytes(F, s.blocks);
     if (rows <= ROW_GROUP || (rows <= DIRECT_ROWS && panel <= DIRECT_BYTES))
         product<F, join_of(F)>(s, rows);
     else
         product_in_strips<F>(s, rows);
 }
 
+// f of the matrix's format as a constant.
+template <class Call>
+inline void by_format(Format format, Call f) {
+    constexpr int count = sizeof(LAYOUTS) / sizeof(LAYOUTS[0]);
+    repeat<count>([&](auto i) {
+        if (format == static_cast<Format>(int(i)))
+            f(std::integral_constant<Format, static_cast<Format>(int(i))>());
+    });
+}
+
 static void matmul(const MatmulArgs& a) {
     const Matrix& m = *a.matrix;
     const uint8_t* weights = m.data + static_cast<size_t>(a.panel) * m.panel_bytes;
-    const Strip s{weights,       nullptr, nullptr,      a.x,      a.x_stride, a.sums,
+    const float* sums = m.uses_half_sums() ? a.sums + m.blocks : a.sums;
+    const Strip s{weights,       nullptr, nullptr,      a.x,      a.x_stride, sums,
                   a.sums_stride, a.out,   a.out_stride, m.blocks, false};
-    switch (m.format) {
-    case Format::f32:
-        return product_of_panel<Format::f32>(s, a.rows);
-    case Format::bf16:
-        return product_of_panel<Format::bf16>(s, a.rows);
-    case Format::f16:
-        return product_of_panel<Format::f16>(s, a.rows);
-    case Format::q8:
-        return product_of_panel<Format::q8>(s, a.rows);
-    case Format::q4:
-        return product_of_panel<Format::q4>(s, a.rows);
-    case Format::q4m:
-        return product_of_panel<Format::q4m>(s, a.rows);
-    }
+    by_format(m.format, [&](auto format) { product_of_panel<format>(s, a.rows); });
 }

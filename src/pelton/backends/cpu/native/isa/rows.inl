@@ -4,57 +4,71 @@
 
 // ---- the embedding gather ----
 
-// One stored element; k: its place in the K-block, lane: its output in the panel. For q formats scale * code (+
-// minimum) with a rounding after each operation, as program/formats.py decodes.
+// A stored weight or code; codes: of the K-block, k: its place there, lane: its output in the panel.
 template <Format F>
-inline float element(const uint8_t* block, int k, int lane) {
-    if constexpr (F == Format::f32) {
+inline float stored(const uint8_t* codes, int k, int lane) {
+    constexpr const Layout& l = layout(F);
+    if constexpr (l.codes == Codes::f32) {
         float x;
-        std::memcpy(&x, block + (k * PANEL + lane) * 4, 4);
+        std::memcpy(&x, codes + (k * PANEL + lane) * 4, 4);
         return x;
-    } else if constexpr (F == Format::bf16) {
-        return from_bf16(halves(block)[(k / 2 * PANEL + lane) * 2 + k % 2]);
-    } else if constexpr (F == Format::f16) {
-        return from_f16(halves(block)[k * PANEL + lane]);
+    } else if constexpr (l.codes == Codes::bf16) {
+        return from_bf16(halves(codes)[(k / 2 * PANEL + lane) * 2 + k % 2]);
+    } else if constexpr (l.codes == Codes::f16) {
+        return from_f16(halves(codes)[k * PANEL + lane]);
+    } else if constexpr (l.codes == Codes::int8) {
+        return static_cast<float>(static_cast<int8_t>(codes[k * PANEL + lane]));
+    } else if constexpr (l.codes == Codes::crumbs) {
+        return static_cast<float>(halves(codes)[k / 8 * PANEL + lane] >> (k % 8 * 2) & 3);
     } else {
-        const float scale = from_f16(halves(block)[lane]);
-        if constexpr (F == Format::q8)
-            return scale * static_cast<float>(static_cast<int8_t>(block[(k + 2) * PANEL + lane]));
-        constexpr bool has_minimum = F == Format::q4m;
         uint32_t word;
-        std::memcpy(&word, block + (has_minimum ? 4 : 2) * PANEL + (k / 8 * PANEL + lane) * 4, 4);
-        const int code = static_cast<int>((word >> (k % 8 * 4)) & 15u);
-        if constexpr (!has_minimum)
-            return scale * static_cast<float>(code - 8);
-        return scale * static_cast<float>(code) + from_f16(halves(block)[PANEL + lane]);
+        std::memcpy(&word, codes + (k / 8 * PANEL + lane) * 4, 4);
+        const int code = static_cast<int>(word >> (k % 8 * 4) & 15u);
+        return static_cast<float>(l.levels ? IQ4_LEVELS[code] : code - l.minus);
     }
 }
 
+// Scale number 0 or 1 of one output; the numbers behind the scales are the minima. head: what stands in front of the
+// eight blocks.
+template <Format F>
+inline float stored_scale(const uint8_t* head, const uint8_t* block, int number, int lane) {
+    if constexpr (layout(F).nested) {
+        const float factor = static_cast<float>(static_cast<int8_t>(block[number * PANEL + lane]));
+        return factor * from_f16(halves(head)[number / layout(F).scales * PANEL + lane]);
+    }
+    return from_f16(halves(block)[number * PANEL + lane]);
+}
+
+// Where there are scales: scale * code (+ minimum) with a rounding after each operation, as program/formats.py decodes.
 template <Format F>
 inline void gather(const Matrix& m, int row, float scale, float* out) {
-    const uint8_t* block = m.data + static_cast<size_t>(row / PANEL) * m.panel_bytes;
-    for (int first = 0; first < m.cols; first += BLOCK, block += bytes_of_block(F)) {
+    constexpr const Layout& l = layout(F);
+    const uint8_t* panel = m.data + static_cast<size_t>(row / PANEL) * m.panel_bytes;
+    const int lane = row % PANEL;
+    for (int first = 0; first < m.cols; first += BLOCK) {
+        const uint8_t* block = block_at<F>(panel, first / BLOCK);
+        float scales[2] = {1.0f, 1.0f}, minima[2] = {}; // of the halves
+        for (int half = 0; half < 2 && l.scales; ++half) {
+            const uint8_t* head = head_at<F>(panel, first / BLOCK);
+            const int number = l.scales == 2 ? half : 0;
+            scales[half] = stored_scale<F>(head, block, number, lane);
+            if (l.minima)
+                minima[half] = stored_scale<F>(head, block, l.scales + number, lane);
+        }
         const int count = m.cols - first < BLOCK ? m.cols - first : BLOCK;
-        for (int k = 0; k < count; ++k)
-            out[first + k] = element<F>(block, k, row % PANEL) * scale;
+        for (int k = 0; k < count; ++k) {
+            float w = stored<F>(block + scale_bytes(F), k, lane);
+            if (l.scales)
+                w = scales[k / (BLOCK / 2)] * w;
+            if (l.minima)
+                w = w + minima[k / (BLOCK / 2)];
+            out[first + k] = w * scale;
+        }
     }
 }
 
 static void gather_row(const Matrix& m, int row, float scale, float* out) {
-    switch (m.format) {
-    case Format::f32:
-        return gather<Format::f32>(m, row, scale, out);
-    case Format::bf16:
-        return gather<Format::bf16>(m, row, scale, out);
-    case Format::f16:
-        return gather<Format::f16>(m, row, scale, out);
-    case Format::q8:
-        return gather<Format::q8>(m, row, scale, out);
-    case Format::q4:
-        return gather<Format::q4>(m, row, scale, out);
-    case Format::q4m:
-        return gather<Format::q4m>(m, row, scale, out);
-    }
+    by_format(m.format, [&](auto format) { gather<format>(m, row, scale, out); });
 }
 
 // ---- norms and preparation ----
@@ -82,17 +96,18 @@ inline float inverse_rms(const float* x, float eps, int n) {
     return 1.0f / std::sqrt(sum / static_cast<float>(n) + eps);
 }
 
-// Order-1 sum of a whole block: fma(x, 1, chain) is a plain sum.
-inline float block_sum(const float* x) {
+// Order-1 sum of `count` numbers, a block or half of one: fma(x, 1, chain) is a plain sum.
+inline float block_sum(const float* x, int count) {
     float even = 0.0f, odd = 0.0f;
-    for (int k = 0; k < BLOCK; k += 2) {
+    for (int k = 0; k < count; k += 2) {
         even += x[k];
         odd += x[k + 1];
     }
     return even + odd;
 }
 
-static void prepare(const float* x, const float* gain, float eps, int n, bool round, float* out, float* sums) {
+static void prepare(const float* x, const float* gain, float eps, int n, bool round, float* out, float* sums,
+                    bool halves) {
     const V inverse = set1(gain ? inverse_rms(x, eps, n) : 1.0f);
     const int width = padded(n);
     for (int i = 0; i < width; i += LANES) {
@@ -106,15 +121,51 @@ static void prepare(const float* x, const float* gain, float eps, int n, bool ro
             y = where_lanes(0, left, y, zero()); // 0 * infinity must not reach the padding
         store(out + i, y);
     }
-    if (sums)
-        for (int b = 0; b < width / BLOCK; ++b)
-            sums[b] = block_sum(out + b * BLOCK);
+    const int blocks = width / BLOCK;
+    for (int b = 0; sums && b < blocks; ++b)
+        sums[b] = block_sum(out + b * BLOCK, BLOCK);
+    for (int i = 0; sums && halves && i < 2 * blocks; ++i)
+        sums[blocks + i] = block_sum(out + i * (BLOCK / 2), BLOCK / 2);
 }
 
 static void rms_norm(const float* x, const float* gain, float eps, int n, float* out) {
     const V inverse = set1(inverse_rms(x, eps, n));
     for (int i = 0; i < n; i += LANES)
         store_part(out + i, mul(mul(load_part(x + i, n - i), inverse), load_part(gain + i, n - i)), n - i);
+}
+
+// Order-1 sum of n numbers, each taken less `mean` and then squared (SQUARES) or as it is.
+template <bool SQUARES>
+inline float sum_of(const float* x, float mean, int n) {
+    float sum = 0.0f;
+    for (int first = 0; first < n; first += BLOCK) {
+        const int count = n - first < BLOCK ? n - first : BLOCK;
+        float chains[2] = {0.0f, 0.0f};
+        for (int k = 0; k < count; ++k) {
+            const float d = x[first + k] - mean;
+            chains[k % 2] = SQUARES ? std::fma(d, d, chains[k % 2]) : chains[k % 2] + x[first + k];
+        }
+        // What is missing is added as zeros, which makes a +0 of a -0 that a flushed sum may have left.
+        if (count < BLOCK - 1)
+            chains[0] += 0.0f;
+        if (count < BLOCK)
+            chains[1] += 0.0f;
+        sum += chains[0] + chains[1];
+    }
+    return sum;
+}
+
+static void layer_norm(const float* x, const float* gain, const float* bias, float eps, int n, float* out) {
+    const float mean = sum_of<false>(x, 0.0f, n) / static_cast<float>(n);
+    const V centre = set1(mean);
+    const V inverse = set1(1.0f / std::sqrt(sum_of<true>(x, mean, n) / static_cast<float>(n) + eps));
+    for (int i = 0; i < n; i += LANES) {
+        const int left = n - i;
+        V y = mul(mul(sub(load_part(x + i, left), centre), inverse), load_part(gain + i, left));
+        if (bias)
+            y = add(y, load_part(bias + i, left));
+        store_part(out + i, y, left);
+    }
 }
 
 // ---- element-wise ----
@@ -128,6 +179,12 @@ inline void each_pair(const float* a, const float* b, size_t n, float* out, F f)
     const int left = static_cast<int>(n - i);
     if (left)
         store_part(out + i, f(load_part(a + i, left), load_part(b + i, left)), left);
+}
+
+// out[i] = f(x[i]).
+template <class F>
+inline void each_one(const float* x, size_t n, float* out, F f) {
+    each_pair(x, x, n, out, [&](V a, V) { return f(a); });
 }
 
 static void add_rows(const float* x, const float* residual, size_t n, float* out) {
@@ -151,6 +208,19 @@ static void gated(const float* gate, const float* up, size_t n, int activation, 
         each_pair(gate, up, n, out, [](V g, V u) { return mul(silu(g), u); });
     else
         each_pair(gate, up, n, out, [](V g, V u) { return mul(gelu_tanh(g), u); });
+}
+
+static void activate(const float* x, size_t n, int activation, float* out) {
+    if (activation == 0)
+        each_one(x, n, out, [](V a) { return silu(a); });
+    else
+        each_one(x, n, out, [](V a) { return gelu_tanh(a); });
+}
+
+static void cap_logits(float* logits, size_t n, float scale, float softcap) {
+    each_one(logits, n, logits, [=](V x) { return mul(x, set1(scale)); });
+    if (softcap != 0.0f)
+        each_one(logits, n, logits, [=](V x) { return attend_cap(x, softcap); });
 }
 
 // ---- rotary positions ----

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "../kernels.h"
+
 #if defined(PELTON_ISA_AVX512) || defined(PELTON_ISA_AVX2)
 #include <immintrin.h>
 #endif
@@ -102,6 +104,17 @@ template <int I, int MINUS> inline V nibble(U codes) {
     const __m512 table = _mm512_sub_ps(codes_as_floats, _mm512_set1_ps(MINUS));
     return {_mm512_permutexvar_ps(I ? _mm512_srli_epi32(codes.v, 4 * I) : codes.v, table)};
 }
+// What code number I of each lane stands for in IQ4_LEVELS.
+template <int I> inline V level(U codes) {
+    const __m512 table = _mm512_setr_ps(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+    return {_mm512_permutexvar_ps(I ? _mm512_srli_epi32(codes.v, 4 * I) : codes.v, table)};
+}
+inline U load_u16(const uint16_t* p) { return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+// Code number I (0..7) of each lane's eight 2-bit codes; here too the look-up sees the code above, which changes nothing.
+template <int I> inline V crumb(U codes) {
+    const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3);
+    return {_mm512_permutexvar_ps(I ? _mm512_srli_epi32(codes.v, 2 * I) : codes.v, table)};
+}
 
 #elif defined(PELTON_ISA_AVX2)
 
@@ -171,6 +184,24 @@ template <int I, int MINUS> inline V nibble(U codes) {
     };
     return {one(codes.a), one(codes.b)};
 }
+template <int I> inline V level(U codes) {
+    const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(IQ4_LEVELS)));
+    auto one = [&](__m256i c) {
+        // All four codes of a lane that are even (or odd) at once, a byte each; then one of these bytes with its sign.
+        const __m256i nibbles = _mm256_and_si256(I % 2 ? _mm256_srli_epi32(c, 4) : c, _mm256_set1_epi8(15));
+        const __m256i levels = _mm256_shuffle_epi8(table, nibbles);
+        return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(levels, 24 - I / 2 * 8), 24));
+    };
+    return {one(codes.a), one(codes.b)};
+}
+inline U load_u16(const uint16_t* p) {
+    auto q = reinterpret_cast<const __m128i*>(p);
+    return {_mm256_cvtepu16_epi32(_mm_loadu_si128(q)), _mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1))};
+}
+template <int I> inline V crumb(U codes) {
+    auto one = [](__m256i c) { return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(c, 2 * I), _mm256_set1_epi32(3))); };
+    return {one(codes.a), one(codes.b)};
+}
 
 #else
 
@@ -222,6 +253,13 @@ inline V load_f16(const uint16_t* p) { return each([=](int i) { return from_f16(
 inline V load_i8(const int8_t* p) { return each([=](int i) { return static_cast<float>(p[i]); }); }
 template <int I, int MINUS> inline V nibble(U codes) {
     return each([&](int i) { return static_cast<float>(static_cast<int>((codes.v[i] >> (4 * I)) & 15u) - MINUS); });
+}
+template <int I> inline V level(U codes) {
+    return each([&](int i) { return static_cast<float>(IQ4_LEVELS[(codes.v[i] >> (4 * I)) & 15u]); });
+}
+inline U load_u16(const uint16_t* p) { return each_u([=](int i) { return p[i]; }); }
+template <int I> inline V crumb(U codes) {
+    return each([&](int i) { return static_cast<float>((codes.v[i] >> (2 * I)) & 3u); });
 }
 
 #endif
