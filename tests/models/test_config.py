@@ -31,7 +31,7 @@ def test_defaults_are_those_of_transformers() -> None:
     assert ours.attention.kv_heads == theirs.num_key_value_heads
     assert ours.attention.head_dim == theirs.head_dim
     assert ours.attention.scale == theirs.head_dim**-0.5
-    assert ours.frame.eps == theirs.rms_norm_eps
+    assert ours.frame.norm.eps == theirs.rms_norm_eps
     assert ours.frame.tied is theirs.tie_word_embeddings
     assert ours.context == theirs.max_position_embeddings
     assert ours.mlp.activation == theirs.hidden_act
@@ -176,9 +176,9 @@ def test_integers_too_large_for_a_float_are_refused(field: str) -> None:
 
 
 ROPE_REFUSED: list[tuple[str, dict[str, Any]]] = [
-    ("rope_scaling.rope_type", {"rope_scaling": {"type": "yarn", "factor": 4.0}}),
-    ("rope_scaling.rope_type", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}),
-    ("rope_parameters.rope_type", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}),
+    ("rope_scaling.rope_type", {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}),
+    ("rope_scaling.rope_type", {"rope_scaling": {"rope_type": "yarn4", "factor": 2.0}}),
+    ("rope_parameters.rope_type", {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}),
     ("rope_parameters.rope_type", {"rope_parameters": {"full_attention": {}, "rope_type": 3}}),
     ("rope_scaling.factor", {"rope_scaling": {"type": "linear"}}),
     ("rope_scaling.factor", {"rope_scaling": {"type": "linear", "factor": 0}}),

@@ -13,8 +13,7 @@ from tests.program.sources import ArraySource, ShapeSource, dense, drawn
 
 from pelton.attention.kinds import full
 from pelton.core.errors import CheckpointError, UnsupportedModelError
-from pelton.models import build_module
-from pelton.models.archs import llama
+from pelton.models import build_module, standard
 from pelton.program import OPS
 from pelton.program.module import Module
 from pelton.program.op import Cost
@@ -177,7 +176,7 @@ def test_sizes_are_held_against_tensors_before_tables_are_made(
     def too_early(*_: object) -> None:
         raise AssertionError("a table was made from a size that no tensor has")
 
-    monkeypatch.setattr(llama, "rotation_of", too_early)
+    monkeypatch.setattr(standard, "rotation_of", too_early)
     monkeypatch.setattr(full, "half_split_rows", too_early)
     with pytest.raises(CheckpointError, match=f"{tensor}.weight' has shape .* but the config asks for"):
         build_module(Source({**PLAIN, **changes}, tensors(), "gguf"))

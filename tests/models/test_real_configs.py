@@ -1,9 +1,17 @@
-"""Configs as public Llama-like checkpoints have them: all keys are understood, and nothing needs a note."""
+"""Configs as public checkpoints have them: all keys are understood, and nothing needs a note."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
+import torch
+import transformers
+from tests.models.published import PUBLISHED
+from tests.models.published_more import IMAGES, MORE
+from tests.models.test_llama_module import Source
+from tests.program.sources import ShapeSource
 
+from pelton.models import build_module, config_notes
 from pelton.models.archs.llama import Llama
 
 Config = dict[str, Any]
@@ -240,3 +248,21 @@ def test_all_keys_are_understood(name: str) -> None:
     assert read.rope.kind == table.get("rope_type", table.get("type", "default"))
     if read.rope.kind == "llama3":
         assert read.rope.theta == 500000.0 and read.rope.options["original_max_position_embeddings"] == 8192
+
+
+ALL = {**PUBLISHED, **MORE, **IMAGES}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_published_models_are_understood(name: str) -> None:
+    """All keys, the windows, and at full size each tensor that transformers' model of this config has."""
+    config, known = ALL[name].config, ALL[name]
+    notes = config_notes(config)
+    assert all("images are not supported" in note for note in notes) and len(notes) == (name in IMAGES)
+    family = getattr(transformers, config["architectures"][0])
+    with torch.device("meta"):
+        model = family(family.config_class(**deepcopy(config)))  # which changes it
+    shapes = {tensor: tuple(weight.shape) for tensor, weight in model.named_parameters()}  # tied ones once
+    module = build_module(Source(config, {n: ShapeSource(n, shape) for n, shape in shapes.items()}))
+    assert module.weight_bytes / 2 == pytest.approx(known.parameters, rel=1e-3)
+    assert {state.spec.window: state.layers for state in module.states.values()} == known.windows

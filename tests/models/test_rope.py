@@ -1,11 +1,18 @@
-"""Rotary frequencies against golden numbers, and the row order of files that keep pairs side by side."""
+"""Rotary frequencies: golden numbers, what each kind promises, its refusals, and the row order of paired files."""
+
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.models.rope_cases import cases
+from tests.program.sources import dense
 
-from pelton.core.errors import UnsupportedModelError
-from pelton.layers.rope import RopeParameters
-from pelton.layers.rotary import half_split_rows, rotation_of
+from pelton.core.errors import CheckpointError, UnsupportedModelError
+from pelton.layers import ROPES
+from pelton.layers.rope import RopeParameters, Rotation
+from pelton.layers.rotary import half_split_rows, longest_text, rotation_of
 
 LLAMA31 = {
     "factor": 8.0,
@@ -13,10 +20,15 @@ LLAMA31 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+YARN = {"factor": 4.0, "original_max_position_embeddings": 32768}
 
 
-def frequencies(kind: str, theta: float, dim: int, **options: float) -> tuple[float, ...]:
-    return rotation_of(RopeParameters(kind, theta, dim, options)).inverse_frequencies
+def parameters(kind: str, theta: float = 1e4, dim: int = 8, context: int = 4096, **options: Any) -> RopeParameters:
+    return RopeParameters(kind, theta, dim, context, options)
+
+
+def frequencies(kind: str, theta: float, dim: int, **options: Any) -> tuple[float, ...]:
+    return rotation_of(parameters(kind, theta, dim, **options)).inverse_frequencies
 
 
 def test_golden_numbers_of_llama_31() -> None:
@@ -33,11 +45,117 @@ def test_frequencies_are_exact_to_the_last_bit() -> None:
     """Powers whose value is known: theta^(-2j/d) with theta = 10^4, d = 8 is 1, 0.1, 0.01, 0.001."""
     assert frequencies("default", 10000.0, 8) == (1.0, 0.1, 0.01, 0.001)
     assert frequencies("linear", 10000.0, 8, factor=4.0) == (0.25, 0.025, 0.0025, 0.00025)
+    # theta * 1000^(8 / 6) = 10^8, so that each step is a hundredth
+    assert frequencies("ntk", 10000.0, 8, factor=1000.0) == (1.0, 0.01, 0.0001, 0.000001)
 
 
-def test_llama3_refuses_a_ramp_without_width() -> None:
-    with pytest.raises(UnsupportedModelError, match="low_freq_factor=4"):
-        frequencies("llama3", 5e5, 128, **{**LLAMA31, "low_freq_factor": 4.0})
+@given(st.floats(1.1, 64), st.sampled_from([8, 64, 96, 128]), st.floats(1e3, 1e7))
+@settings(max_examples=30, deadline=None)
+def test_ntk_divides_the_slowest_pair_and_leaves_the_fastest(factor: float, dim: int, base: float) -> None:
+    got, plain = frequencies("ntk", base, dim, factor=factor), frequencies("default", base, dim)
+    assert got[0] == 1.0
+    assert got[-1] == pytest.approx(plain[-1] / factor, rel=1e-14)
+    assert all(slower < faster for slower, faster in zip(got[1:], plain[1:], strict=True))
+
+
+def test_factors_of_yarn_are_the_published_ones() -> None:
+    """0.1 ln(4) + 1 for Qwen, 0.1 ln(40) + 1 as DeepSeek has it, and 1 where a config asks for it."""
+    assert rotation_of(parameters("yarn", **YARN)).factor == pytest.approx(1.1386, abs=5e-5)
+    assert rotation_of(parameters("yarn", **{**YARN, "factor": 40.0})).factor == pytest.approx(1.3689, abs=5e-5)
+    assert rotation_of(parameters("yarn", **YARN, attention_factor=1.0)).factor == 1.0
+    assert rotation_of(parameters("yarn", **YARN, mscale=1.0, mscale_all_dim=1.0)).factor == 1.0
+    twice = rotation_of(parameters("yarn", **YARN, attention_factor=1.5, attn_factor=2.0)).factor
+    assert twice == 3.0
+
+
+def test_yarn_keeps_fast_pairs_and_divides_slow_ones() -> None:
+    got, plain = frequencies("yarn", 1e6, 128, **YARN), frequencies("default", 1e6, 128)
+    assert got[:24] == plain[:24]
+    assert all(g == pytest.approx(p / 4, rel=1e-15) for g, p in zip(got[40:], plain[40:], strict=True))
+    assert all(p / 4 < g < p for g, p in zip(got[24:39], plain[24:39], strict=True))
+
+
+def test_the_longest_text_of_each_kind() -> None:
+    assert longest_text(parameters("default")) == 4096
+    assert longest_text(parameters("linear", factor=2.5)) == 10240
+    assert longest_text(parameters("ntk", factor=2.0)) == 8192
+    assert longest_text(parameters("dynamic", factor=4.0)) == 16384
+    assert longest_text(parameters("llama3", **LLAMA31, context=131072)) == 131072
+    assert longest_text(parameters("yarn", **YARN, context=40960)) == 131072
+    assert longest_text(parameters("yarn", **{**YARN, "factor": 1.0}, context=40960)) == 40960
+    assert longest_text(parameters("yarn", original_max_position_embeddings=4096, context=16384)) == 16384
+    assert longest_text(parameters("longrope", original_max_position_embeddings=4096, context=131072)) == 131072
+
+
+def test_dynamic_is_plain_up_to_the_context_and_frozen_beyond() -> None:
+    asked = parameters("dynamic", dim=64, factor=2.0)
+    plain = rotation_of(parameters("default", dim=64))
+    assert rotation_of(asked, 1) == rotation_of(asked, 4096) == plain
+    longer, longest = rotation_of(asked, 5000), rotation_of(asked, 8192)
+    assert len({plain, longer, longest}) == 3
+    assert rotation_of(asked, 5000) == longer, "another length left something behind"
+    assert rotation_of(asked) == longest
+
+
+def test_longrope_chooses_once_by_the_length() -> None:
+    lists = {"short_factor": (1.0, 2.0, 4.0, 8.0), "long_factor": (16.0, 32.0, 64.0, 128.0)}
+    asked = parameters("longrope", **lists, original_max_position_embeddings=1024.0)
+    plain = frequencies("default", 1e4, 8)
+    short, long = rotation_of(asked, 1024), rotation_of(asked, 1025)
+    assert short.inverse_frequencies == tuple(p / d for p, d in zip(plain, lists["short_factor"], strict=True))
+    assert long.inverse_frequencies == tuple(p / d for p, d in zip(plain, lists["long_factor"], strict=True))
+    assert short.factor == long.factor == pytest.approx((1 + 2 / 10) ** 0.5)  # ln 4 / ln 1024
+    scaled = RopeParameters("longrope", 1e4, 8, 4096, {**asked.options, "short_mscale": 1.5, "long_mscale": 1.25})
+    assert (rotation_of(scaled, 1024).factor, rotation_of(scaled, 1025).factor) == (1.5, 1.25)
+    told = RopeParameters("longrope", 1e4, 8, 4096, {**asked.options, "attn_factor": 1.19})
+    assert rotation_of(told).factor == 1.19
+
+
+@pytest.mark.parametrize("kind", ROPES.names())
+def test_scores_depend_on_distance_alone(kind: str) -> None:
+    """Queries and keys of any content, turned by our angles: moved along together their product stays."""
+    generator = np.random.default_rng(0)
+    for case in cases(kind):
+        options = {name: value for name, value in case.parameters.options.items() if value is not None}
+        rotation = rotation_of(RopeParameters(kind, case.theta, case.dim, case.context, options), case.frozen)
+        q, k = (generator.normal(size=32) + 1j * generator.normal(size=32) for _ in range(2))
+
+        def score(i: int, j: int, q: Any = q, k: Any = k, rotation: Rotation = rotation) -> float:
+            turned = np.exp(1j * np.array([[i], [j]]) * np.array(rotation.inverse_frequencies)) * rotation.factor
+            return float((q * turned[0] * np.conj(k * turned[1])).real.sum())
+
+        for distance in (0, 1, 17, 4000):
+            assert score(distance, 0) == pytest.approx(score(150_000 + distance, 150_000), rel=1e-9, abs=1e-8)
+
+
+REFUSED: list[tuple[RopeParameters, str]] = [
+    (parameters("llama3", 5e5, 128, **{**LLAMA31, "low_freq_factor": 4.0}), "low_freq_factor=4"),
+    (parameters("ntk", dim=2, factor=2.0), "two pairs"),
+    (parameters("dynamic", dim=2, factor=2.0), "two pairs"),
+    (parameters("yarn", theta=1.0, **YARN), "rope_theta=1"),
+    (parameters("longrope", original_max_position_embeddings=1024.0), "0 numbers of long_factor, but 4 pairs"),
+    (
+        parameters("longrope", original_max_position_embeddings=1024.0, long_factor=(1.0, 2.0)),
+        "2 numbers of long_factor, but 4 pairs",
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "said"), REFUSED)
+def test_what_cannot_be_is_refused(asked: RopeParameters, said: str) -> None:
+    with pytest.raises(UnsupportedModelError) as refusal:
+        rotation_of(asked)
+    assert said in f"{refusal.value.cause} {refusal.value.remedy}"
+
+
+def test_divisors_of_a_file_divide_and_are_checked() -> None:
+    plain = frequencies("default", 1e4, 8)
+    asked = parameters("default")
+    got = rotation_of(asked, divisors=dense("rope_freqs.weight", np.array([1.0, 2.0, 4.0, 8.0])))
+    assert got.inverse_frequencies == tuple(p / d for p, d in zip(plain, (1, 2, 4, 8), strict=True))
+    for wrong in ([1.0, 2.0], [1.0, 2.0, 0.0, 1.0], [1.0, np.nan, 1.0, 1.0]):
+        with pytest.raises(CheckpointError, match="rope_freqs"):
+            rotation_of(asked, divisors=dense("rope_freqs.weight", np.array(wrong)))
 
 
 def test_half_split_rows_undo_the_interleaving_of_gguf() -> None:

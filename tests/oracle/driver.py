@@ -16,10 +16,10 @@ MAX_TOKENS = 512
 
 @dataclass
 class Fed:
-    """One sequence: its tokens so far and the blocks it owns."""
+    """One sequence: its tokens so far and the blocks it owns, by KV group."""
 
     tokens: list[int] = field(default_factory=list)
-    table: list[int] = field(default_factory=list)
+    tables: list[list[int]] = field(default_factory=list)
 
 
 def sampling(rows: int, **fields: float) -> NDArray[np.void]:
@@ -40,8 +40,10 @@ class Driver:
     def __init__(self, backend: str, module: Module, *, exact: bool = True, blocks: int = 64, seed: int = 0) -> None:
         options = CompileOptions(max_tokens=MAX_TOKENS, max_rows=MAX_TOKENS, exact=exact, threads=1)
         self.executable = BACKENDS.get(backend)().compile(module, options)
-        self.executable.allocate(blocks)
-        self._free = np.random.default_rng(seed).permutation(blocks).tolist()
+        groups = len(module.states)
+        self.executable.allocate((blocks,) * groups)
+        generator = np.random.default_rng(seed)
+        self._free = [generator.permutation(blocks).tolist() for _ in range(groups)]
         self._fed: dict[str, Fed] = {}
 
     def step(self, pieces: Mapping[str, Sequence[int]], **fields: float) -> StepOutputs:
@@ -50,21 +52,27 @@ class Driver:
 
     def inputs(self, pieces: Mapping[str, Sequence[int]], **fields: float) -> StepInputs:
         """What that step takes; logits of every token are asked for."""
-        fed = [self._fed.setdefault(name, Fed()) for name in pieces]
+        groups = len(self._free)
+        fed = [self._fed.setdefault(name, Fed(tables=[[] for _ in range(groups)])) for name in pieces]
         starts = [len(sequence.tokens) for sequence in fed]
         for sequence, tokens in zip(fed, pieces.values(), strict=True):
             sequence.tokens += tokens
-            while len(sequence.table) * BLOCK < len(sequence.tokens):
-                sequence.table.append(self._free.pop())
+            for table, free in zip(sequence.tables, self._free, strict=True):
+                while len(table) * BLOCK < len(sequence.tokens):
+                    table.append(free.pop())
         counts = [len(tokens) for tokens in pieces.values()]
         total = sum(counts)
+        offsets = np.cumsum([0, *(len(sequence.tables[0]) if groups else 0 for sequence in fed)])
+        tables = np.zeros((groups, offsets[-1]), np.int32)
+        for group, row in enumerate(tables):
+            row[:] = [block for sequence in fed for block in sequence.tables[group]]
         return StepInputs(
             tokens=_int32(token for tokens in pieces.values() for token in tokens),
             positions=_int32(s + i for s, count in zip(starts, counts, strict=True) for i in range(count)),
             starts=_int32(starts),
             counts=_int32(counts),
-            tables=_int32(block for sequence in fed for block in sequence.table),
-            table_offsets=_int32(np.cumsum([0, *(len(sequence.table) for sequence in fed)])),
+            tables=tables,
+            table_offsets=_int32(offsets),
             logit_rows=np.arange(total, dtype=np.int32),
             sampling=sampling(total, **fields),
             want_logits=True,
@@ -84,10 +92,11 @@ class Driver:
 
     def drop(self, name: str) -> None:
         """Forgets a sequence; its blocks are used again, with what stands in them."""
-        self._free += self._fed.pop(name).table
+        for free, table in zip(self._free, self._fed.pop(name).tables, strict=True):
+            free += table
 
-    def table(self, name: str) -> list[int]:
-        return self._fed[name].table
+    def table(self, name: str, group: int = 0) -> list[int]:
+        return self._fed[name].tables[group]
 
 
 def _int32(numbers: Iterable[int]) -> NDArray[np.int32]:

@@ -1,4 +1,7 @@
-"""Tiny random Llama checkpoints against transformers in fp32, on every backend, fed whole and in pieces."""
+"""Tiny random Llama checkpoints against transformers in fp32: batches, blocks, shards and spellings.
+
+What all families have to show is in tests/conformance/test_arch.py and test_arch_fields.py.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +31,6 @@ from pelton.models import build_module
 from pelton.program.module import Module
 
 TOLERANCE = 1e-4
-LENGTHS = (1, 2, 31, 33, 300)
 
 Variant = tuple[LlamaForCausalLM, Module]
 
@@ -46,18 +48,6 @@ def variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Variant
         return made[name]
 
     return make
-
-
-@pytest.mark.parametrize("backend", entries("backend"))
-@pytest.mark.parametrize("name", LLAMA_VARIANTS)
-def test_logits_are_the_oracles(variant: Callable[[str], Variant], name: str, backend: str) -> None:
-    model, module = variant(name)
-    driver = Driver(backend, module)
-    for length in LENGTHS:
-        tokens = prompt(length)
-        theirs = oracle_logits(model, tokens)
-        assert length == 1 or theirs.std() > 1
-        assert worst(driver.logits({str(length): tokens})[str(length)], theirs) < TOLERANCE, length
 
 
 @pytest.mark.parametrize("backend", entries("backend"))
@@ -95,7 +85,7 @@ def test_cached_is_computed(variant: Callable[[str], Variant], backend: str) -> 
     driver.logits({"first": tokens[:64]})
     driver.logits({"second": tokens[:1] * 64})
     for source, target in zip(driver.table("first"), driver.table("second"), strict=True):
-        driver.executable.blocks().copy(source, target)
+        driver.executable.blocks().copy(0, source, target)
     got = driver.logits({"second": tokens[64:]})["second"]
     assert worst(got, oracle_logits(model, tokens)[64:]) < TOLERANCE
 
@@ -134,17 +124,8 @@ def test_half_precision_files(tmp_path: Path, dtype: str) -> None:
     assert worst(_reference(folder, tokens), oracle_logits(model, tokens)) < TOLERANCE
 
 
-# Field changes that need no other weights: (variant it starts from, the change).
+# Changes that take weights away: (variant it starts from, the change). The conformance suite flips all other fields.
 FLIPS: dict[str, tuple[str, dict[str, Any]]] = {
-    "hidden_act": ("grouped", {"hidden_act": "gelu_pytorch_tanh"}),
-    "rms_norm_eps": ("grouped", {"rms_norm_eps": 1e-5}),
-    "rope_theta": ("grouped", {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}}),
-    "rope_type": ("linear", {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}),
-    "rope_factor": ("linear", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 3.0}}),
-    "llama3_factor": ("llama3", {"rope_parameters": {**LLAMA3_ROPE, "factor": 3.0}}),
-    "low_freq_factor": ("llama3", {"rope_parameters": {**LLAMA3_ROPE, "low_freq_factor": 1.5}}),
-    "high_freq_factor": ("llama3", {"rope_parameters": {**LLAMA3_ROPE, "high_freq_factor": 3.0}}),
-    "original_context": ("llama3", {"rope_parameters": {**LLAMA3_ROPE, "original_max_position_embeddings": 96}}),
     "num_hidden_layers": ("multi_query", {"num_hidden_layers": 2}),
     "num_attention_heads": ("grouped", {"num_attention_heads": 2, "num_key_value_heads": 1}),
     "tie_word_embeddings": ("grouped", {"tie_word_embeddings": True}),

@@ -1,6 +1,5 @@
 """The default model against transformers at length: greedy answers in fp32, and the distance of the default dtype."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,56 +7,22 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests.oracle.driver import Driver
+from tests.oracle.real.greedy import check_greedy
 from tests.oracle.smollm2 import oracle
 from tests.oracle.tiny import oracle_logits
 
-from pelton import LLM, SamplingParams
 from pelton.checkpoint.checkpoint import open_checkpoint
 from pelton.models import build_module
 from pelton.program.passes import run_passes
 from pelton.tokenize.tokenizer import build_tokenizer
 
-PROMPTS, ANSWER = 20, 64
-MARGIN = 1e-4  # below this lead of the first over the second logit the oracle itself has no clear answer
 WINDOW, WINDOWS = 500, 8
 KL_FACTOR = 1.2
 
 
-def real_prompts(data: Path) -> list[str]:
-    """Twenty prompts from five files: English and Chinese, chat, mathematics and code."""
-    found = []
-    for name, key in (
-        ("mt_bench", "turns"),
-        ("gsm8k_test", "question"),
-        ("humaneval", "prompt"),
-        ("belle_eval_zh", "question"),
-        ("arena_hard", "prompt"),
-    ):
-        lines = (data / "prompts" / f"{name}.jsonl").read_text().splitlines()[: PROMPTS // 5]
-        values = [json.loads(line)[key] for line in lines]
-        found += [value[0] if isinstance(value, list) else value for value in values]
-    return found
-
-
 @pytest.mark.slow
 def test_greedy_answers_in_fp32_are_the_oracles(smollm2: Path, data: Path) -> None:
-    theirs = oracle(smollm2)
-    ask = SamplingParams(temperature=0, max_tokens=ANSWER, ignore_eos=True)
-    with LLM(str(smollm2), dtype="float32") as llm:
-        outputs = llm.generate(real_prompts(data), ask, use_tqdm=False)
-    assert len(outputs) == PROMPTS
-    compared = 0
-    for output in outputs:
-        answer = list(output.outputs[0].token_ids)
-        assert len(answer) == ANSWER
-        logits = oracle_logits(theirs, list(output.prompt_token_ids) + answer)[-ANSWER - 1 : -1]
-        differs = np.flatnonzero(logits.argmax(-1) != answer)
-        if len(differs):
-            first, second = np.sort(logits[differs[0]])[[-1, -2]]
-            assert first - second < MARGIN, f"token {differs[0]} of {output.prompt!r}"
-        compared += ANSWER if not len(differs) else int(differs[0])
-    print(f"{compared} of {PROMPTS * ANSWER} greedy tokens equal")
-    assert compared > 0.95 * PROMPTS * ANSWER
+    check_greedy(smollm2, oracle(smollm2), data)
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:

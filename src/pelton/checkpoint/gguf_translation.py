@@ -44,19 +44,23 @@ CONFIG_KEYS = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "attention.layer_norm_epsilon": "layer_norm_eps",
     "attention.sliding_window": "sliding_window",
+    "attention.sliding_window_pattern": "sliding_window_pattern",
     "rope.freq_base": "rope_theta",
+    "rope.freq_base_swa": "rope_local_base_freq",
     "expert_count": "num_local_experts",
     "expert_used_count": "num_experts_per_tok",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }
+ORIGINAL_CONTEXT = "original_context_length"
 ROPE_SCALING_KEYS = {
     "factor": "factor",
-    "original_context_length": "original_max_position_embeddings",
+    ORIGINAL_CONTEXT: "original_max_position_embeddings",
     "yarn_beta_fast": "beta_fast",
     "yarn_beta_slow": "beta_slow",
 }
 SCALING_PREFIX = "rope.scaling."
+LONG_DIVISORS = "rope_factors_long.weight"
 TOKEN_IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "padding_token_id": "pad_token_id"}
 END_OF_TURN = ("eot_token_id", "eom_token_id")  # tokens that end an answer beside eos
 MAX_F32 = 3.4028234663852886e38
@@ -84,8 +88,10 @@ def config(gguf: GgufFile) -> dict[str, Any]:
         if key.startswith(prefix) and not key.startswith(prefix + SCALING_PREFIX):
             short = key.removeprefix(prefix)
             found[CONFIG_KEYS.get(short, key)] = _as_json(metadata[key])
+    if found.get("sliding_window") == 0:  # says that there is none
+        found["sliding_window"] = None
     rotated = found.pop(f"{prefix}rope.dimension_count", None)
-    _rope_scaling(metadata, prefix, found)
+    _rope_scaling(metadata, prefix, found, LONG_DIVISORS in gguf.tensors)
     if "num_attention_heads" in found:
         found.setdefault("num_key_value_heads", found["num_attention_heads"])
     _head_sizes(found, prefix, rotated)
@@ -120,16 +126,24 @@ def _head_sizes(found: dict[str, Any], prefix: str, rotated: object) -> None:
         found["partial_rotary_factor"] = rotated / head_dim
 
 
-def _rope_scaling(metadata: GgufMetadata, prefix: str, found: dict[str, Any]) -> None:
-    """`rope_scaling` with rope_type; a factor without a type is linear. Untranslated keys keep their GGUF names."""
+def _rope_scaling(metadata: GgufMetadata, prefix: str, found: dict[str, Any], divided: bool) -> None:
+    """`rope_scaling` with rope_type; a factor without a type is linear. Untranslated keys keep their GGUF names.
+
+    `divided`: the file has divisors for each pair as tensors, which makes it longrope where no type is said.
+    """
     given = {key.removeprefix(prefix + SCALING_PREFIX): _as_json(metadata[key])
              for key in metadata if key.startswith(prefix + SCALING_PREFIX)}  # fmt: skip
     old_factor = found.pop(f"{prefix}rope.scale_linear", None)
     if old_factor is not None:
         given.setdefault("factor", old_factor)
     given.pop("finetuned", None)
-    kind = given.pop("type", "linear" if given.get("factor") else "none")
+    kind = given.pop("type", "longrope" if divided else "linear" if given.get("factor") else "none")
     if kind == "none":
+        given.pop("factor", None)
+        kind = "default"
+    if divided and ORIGINAL_CONTEXT in given:  # where the families that have such tensors look for it
+        found[ROPE_SCALING_KEYS[ORIGINAL_CONTEXT]] = given.pop(ORIGINAL_CONTEXT)
+    if kind == "default" and not given.keys() - {ORIGINAL_CONTEXT}:
         return
     found["rope_scaling"] = {"rope_type": kind} | {ROPE_SCALING_KEYS.get(key, key): v for key, v in given.items()}
 

@@ -8,6 +8,10 @@ ROPES: Registry[type[RopeKind]] = Registry(
     {
         "default": "pelton.layers.ropes.default:Default",
         "linear": "pelton.layers.ropes.linear:Linear",
+        "ntk": "pelton.layers.ropes.ntk:Ntk",
+        "dynamic": "pelton.layers.ropes.dynamic:Dynamic",
+        "yarn": "pelton.layers.ropes.yarn:Yarn",
         "llama3": "pelton.layers.ropes.llama3:Llama3",
+        "longrope": "pelton.layers.ropes.longrope:LongRope",
     },
 )

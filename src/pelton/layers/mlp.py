@@ -31,3 +31,13 @@ def gated_mlp(builder: Builder, x: str, prefix: str, shape: MLPShape) -> str:
     up = project("up", x, (shape.inner, shape.hidden), "rows")
     (joined,) = builder.op("gated", (gate, up), (f"{prefix}.gated",), attrs={"activation": shape.activation})
     return project("down", joined, (shape.hidden, shape.inner), "cols")
+
+
+def plain_mlp(builder: Builder, x: str, prefix: str, shape: MLPShape) -> str:
+    """Adds down(act(up(x))) from `prefix`.{up,down}_proj; returns [T, hidden]."""
+    inner = linear(
+        builder, x, f"{prefix}.up_proj", (shape.inner, shape.hidden), f"{prefix}.up", shard="rows", bias=shape.biased
+    )
+    (active,) = builder.op("activate", (inner,), (f"{prefix}.active",), attrs={"activation": shape.activation})
+    size = (shape.hidden, shape.inner)
+    return linear(builder, active, f"{prefix}.down_proj", size, f"{prefix}.down", shard="cols", bias=shape.biased)

@@ -13,20 +13,33 @@ from pelton.program.weights import TensorSource
 DIVISORS = (1e-6, 1e6)  # least and largest; those of published models are 1 to 64
 
 
-def rotation_of(parameters: RopeParameters, divisors: TensorSource | None = None) -> Rotation:
-    """Frequencies by the parameters' kind; `divisors` [dim / 2], where a file brings them, divide each frequency.
+def rotation_of(
+    parameters: RopeParameters, length: int | None = None, divisors: TensorSource | None = None
+) -> Rotation:
+    """Frequencies by the parameters' kind, for texts of at most `length` tokens (None: of `longest_text`).
+
+    `divisors` [dim / 2], where a file brings them, divide each frequency.
 
     Raises CheckpointError for divisors of another shape, or that are no positive numbers of sensible size.
     """
-    values = None if divisors is None else _read_divisors(divisors, parameters.dim // 2)
-    rotation = ROPES.get(parameters.kind)().rotation(parameters)
+    values = None if divisors is None else read_divisors(divisors, parameters.dim // 2)
+    rotation = ROPES.get(parameters.kind)().rotation(parameters, length or longest_text(parameters))
     if values is None:
         return rotation
     pairs = zip(rotation.inverse_frequencies, values, strict=True)
     return Rotation(tuple(frequency / divisor for frequency, divisor in pairs), rotation.factor)
 
 
-def _read_divisors(tensor: TensorSource, pairs: int) -> list[float]:
+def longest_text(parameters: RopeParameters) -> int:
+    """Tokens of the longest text that the parameters are made for: the model's context, scaling included."""
+    return ROPES.get(parameters.kind)().longest(parameters)
+
+
+def read_divisors(tensor: TensorSource, pairs: int) -> list[float]:
+    """Numbers that divide the frequencies of so many pairs.
+
+    Raises CheckpointError for another shape, or for numbers that are not positive and of sensible size.
+    """
     if tuple(tensor.shape) != (pairs,):
         raise CheckpointError(
             f"Tensor {tensor.name!r} has shape {tuple(tensor.shape)}, but the config asks for {(pairs,)}.",
@@ -51,9 +64,13 @@ def rope_table(builder: Builder, positions: str, rotation: Rotation, name: str =
     return builder.op("rope_table", (positions,), (name,), attrs=attrs)[0]
 
 
-def rotate(builder: Builder, x: str, table: str, heads: int) -> str:
-    """Rotates the pairs (j, j + dim / 2) of each head of x [T, heads x head_dim]; returns the new value's name."""
-    return builder.op("rope", (x, table), (f"{x}.rotated",), attrs={"heads": heads, "interleaved": False})[0]
+def rotate(builder: Builder, x: str, table: str, heads: int, *, interleaved: bool = False) -> str:
+    """Rotates the first dim numbers, dim = those of the table, of each head of x [T, heads x head_dim].
+
+    Pairs are (j, j + dim / 2), or (2j, 2j + 1) where `interleaved`. Returns the new value's name.
+    """
+    attrs = {"heads": heads, "interleaved": interleaved}
+    return builder.op("rope", (x, table), (f"{x}.rotated",), attrs=attrs)[0]
 
 
 def half_split_rows(heads: int, head_dim: int) -> tuple[int, ...]:

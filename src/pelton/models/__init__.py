@@ -10,7 +10,17 @@ from pelton.program.module import Module
 ARCHS: Registry[type[Arch[Config]]] = Registry(
     "arch",
     {
+        "bloom": "pelton.models.archs.bloom:Bloom",
+        "gemma2": "pelton.models.archs.gemma2:Gemma2",
+        "gemma3": "pelton.models.archs.gemma3:Gemma3",
+        "glm4": "pelton.models.archs.glm4:Glm4",
         "llama": "pelton.models.archs.llama:Llama",
+        "mistral": "pelton.models.archs.mistral:Mistral",
+        "olmo2": "pelton.models.archs.olmo2:Olmo2",
+        "phi3": "pelton.models.archs.phi3:Phi3",
+        "qwen2": "pelton.models.archs.qwen2:Qwen2",
+        "qwen3": "pelton.models.archs.qwen3:Qwen3",
+        "smollm3": "pelton.models.archs.smollm3:SmolLM3",
     },
 )
 
@@ -31,10 +41,13 @@ def arch_for(config: Mapping[str, object]) -> Arch[Config]:
     )
 
 
-def build_module(source: ModelSource) -> Module:
-    """The Module of a checkpoint; refuses what the family does not implement, naming the config's field."""
+def build_module(source: ModelSource, length: int | None = None) -> Module:
+    """The Module of a checkpoint for requests of at most `length` tokens (None: as many as its config says).
+
+    Refuses what the family does not implement, naming the config's field.
+    """
     arch = arch_for(source.config)
-    return arch.build(arch.config(source.config), source)
+    return arch.build(arch.config(source.config), source, length)
 
 
 def config_notes(config: Mapping[str, object]) -> tuple[str, ...]:

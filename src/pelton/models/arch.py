@@ -38,6 +38,10 @@ class Arch(Protocol[C]):
         """Checks and reads the config; raises UnsupportedModelError for what would need other mathematics."""
         ...
 
-    def build(self, config: C, source: ModelSource) -> Module:
-        """The Module; raises CheckpointError or UnsupportedModelError where tensors and config do not fit."""
+    def build(self, config: C, source: ModelSource, length: int | None = None) -> Module:
+        """The Module, for requests of at most `length` tokens (None: of as many as the config's context).
+
+        Position encodings that depend on how long a text is are made for that length and stay so. Raises
+        CheckpointError or UnsupportedModelError where tensors and config do not fit.
+        """
         ...

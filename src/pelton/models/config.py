@@ -5,10 +5,13 @@ keys are refused if their name speaks of what models compute (RISKY), so that no
 """
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from pelton.core.errors import UnsupportedModelError
-from pelton.layers import ROPES
-from pelton.layers.rope import RopeParameters
+from pelton.layers.rope import ORIGINAL_CONTEXT, RopeParameters
+from pelton.models.checks import LARGEST_OTHER, OFF, in_range, is_number, unknown_key
+from pelton.models.checks import unsupported as unsupported  # families take it from here
+from pelton.models.rope_config import SPELLINGS, RopeWanted, read_partial, read_rope
 
 # Keys that say nothing about the forward pass of a decoder.
 HARMLESS = frozenset(
@@ -48,7 +51,9 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "embedding_multiplier": (1,),
     "embedding_scale": (0, 1),
     "final_logit_softcapping": (),
+    "full_attn_mod": (1,),
     "hidden_activation": (),
+    "interpolate_factor": (1,),
     "is_causal": (True,),
     "is_encoder_decoder": (False,),
     "kv_lora_rank": (),
@@ -93,7 +98,6 @@ RISKY = (
     "rope rotary attn attention norm scale scaling softcap window expert moe bias activation causal position embed "
     "multiplier logit residual clip clamp alibi lora sparse"
 ).split()
-OFF: tuple[object, ...] = (None, False, "", [], {})
 
 # Far above all models there are: a corrupt number must cost neither time nor memory before it is noticed.
 LARGEST = {
@@ -105,30 +109,7 @@ LARGEST = {
     "num_key_value_heads": 1 << 16,
     "vocab_size": 1 << 24,
 }
-LARGEST_OTHER = (1 << 31) - 1
-# Outside of these, fp32 computes infinities or nothing but rounding.
-RANGES = {"rms_norm_eps": (1e-30, 1.0), "rope_theta": (1.0, 1e30)}
-OTHER_RANGE = (1e-6, 1e12)
-
-ROPE_SPELLINGS = ("rope_parameters", "rope_scaling")
-ORIGINAL_CONTEXT = "original_max_position_embeddings"
-ROPE_KEYS = ("rope_type", "type", "rope_theta", ORIGINAL_CONTEXT, "finetuned")
-ROPE_NEUTRAL = ("partial_rotary_factor", "attention_factor", "attn_factor", "mscale", "mscale_all_dim")  # 1 is neutral
-
-
-def unsupported(field: str, value: object, supported: str) -> UnsupportedModelError:
-    """The error for one config field: its name, its value and what would be accepted."""
-    return UnsupportedModelError(
-        f"The model's config has {field}={_shown(value)}, which is not supported.", f"Supported: {supported}."
-    )
-
-
-def unknown_key(field: str, value: object) -> UnsupportedModelError:
-    """The error for a field that no family knows but whose name says that it may matter."""
-    return UnsupportedModelError(
-        f"The model's config has {field}={_shown(value)}, which is unknown.",
-        "It may change the result; take it out of the config if you know that it does not.",
-    )
+V = TypeVar("V")
 
 
 class ConfigReader:
@@ -137,17 +118,18 @@ class ConfigReader:
     def __init__(self, raw: Mapping[str, object]) -> None:
         self._raw = raw
         self._read: set[str] = set()
+        self._partial: dict[str | None, float] = {}
 
-    def integer(self, field: str, default: int | None = None) -> int:
-        """A whole number from 1 to what LARGEST says."""
+    def integer(self, field: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number from `least` to what LARGEST says."""
         value, most = self._value(field, default), LARGEST.get(field, LARGEST_OTHER)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise unsupported(field, value, f"a whole number from 1 to {most}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise unsupported(field, value, f"a whole number from {least} to {most}")
         return value
 
     def number(self, field: str, default: float | None = None) -> float:
         """A positive number within what RANGES says."""
-        return _in_range(field, self._value(field, default))
+        return in_range(field, self._value(field, default))
 
     def flag(self, field: str) -> bool | None:
         """True, false, or None where the config does not say."""
@@ -157,6 +139,30 @@ class ConfigReader:
             raise unsupported(field, value, "true or false")
         return value
 
+    def unused(self, *fields: str) -> None:
+        """Keys that the family's files have although its mathematics does not, whatever they say."""
+        self._read.update(fields)
+
+    def optional(self, field: str, absent: int | None = None) -> int | None:
+        """A whole number as `integer` takes it, None where the config says null, and `absent` where it says nothing."""
+        self._read.add(field)
+        if field not in self._raw:
+            return absent
+        return None if self._raw[field] is None else self.integer(field)
+
+    def by_layer(self, field: str, choices: Mapping[str, V], layers: int) -> tuple[V, ...] | None:
+        """What `choices` has for each entry, a text or a number, of a list with one per layer; None without a list."""
+        self._read.add(field)
+        listed = self._raw.get(field)
+        if listed is None:
+            return None
+        if not isinstance(listed, list) or len(listed) != layers:
+            raise unsupported(field, listed, f"a list of num_hidden_layers={layers} entries")
+        for entry in listed:
+            if str(entry) not in choices:
+                raise unsupported(field, entry, f"a list of {' and '.join(choices)}")
+        return tuple(choices[str(entry)] for entry in listed)
+
     def choice(self, field: str, choices: Mapping[str, str], default: str) -> str:
         """What `choices` has for the field's value."""
         value = self._value(field, default)
@@ -164,18 +170,33 @@ class ConfigReader:
             raise unsupported(field, value, ", ".join(sorted(choices)))
         return choices[value]
 
-    def rope(self, dim: int, context: int, default_theta: float) -> RopeParameters:
-        """Rotary parameters from `rope_parameters`, or from `rope_theta` and `rope_scaling`; `rope_type` or `type`.
+    def rotated(self, head_dim: int, default: float = 1.0, layer_type: str | None = None) -> int:
+        """How many numbers of a head are rotated, by `partial_rotary_factor`; `default` is the share without it."""
+        self._read.add("partial_rotary_factor")
+        share = self._partial[layer_type] = read_partial(self._raw, default, layer_type)
+        if int(head_dim * share) % 2 or not int(head_dim * share):
+            raise unsupported("partial_rotary_factor", share, f"a share of head_dim={head_dim} that makes pairs")
+        return int(head_dim * share)
 
-        Where both tables are given they must say the same: which of them is meant differs between programs.
+    def rope(
+        self,
+        dim: int,
+        context: int,
+        default_theta: float,
+        layer_type: str | None = None,
+        theta_field: str = "rope_theta",
+        scaled: bool = True,
+    ) -> RopeParameters:
+        """Rotary parameters from `rope_parameters`, or from `rope_theta` and `rope_scaling`.
+
+        `dim` rotated numbers of a head, `context` the config's max_position_embeddings. `layer_type`: whose table is
+        read where `rope_parameters` has one for each. For layers that have rules of their own in files with one table:
+        `theta_field` has their base, and if not `scaled`, that one table is not theirs.
         """
-        theta = self.number("rope_theta", default_theta)
-        given = [name for name in ROPE_SPELLINGS if self._raw.get(name)]
-        self._read.update((*ROPE_SPELLINGS, ORIGINAL_CONTEXT))
-        found = [self._rope_table(field, dim, context, theta) for field in given or ROPE_SPELLINGS[:1]]
-        if found[0] != found[-1]:
-            raise unsupported(given[-1], self._raw[given[-1]], f"the same as in {given[0]}, or one of the two alone")
-        return found[0]
+        theta = self.number(theta_field, default_theta)
+        self._read.update((*SPELLINGS, ORIGINAL_CONTEXT))
+        partial = self._partial.get(layer_type, self._partial.get(None, 1.0))
+        return read_rope(self._raw, RopeWanted(dim, context, theta, layer_type, partial, scaled))
 
     def notes(self) -> tuple[str, ...]:
         """Sentences about keys that nobody read and nobody knows; raises UnsupportedModelError for one that matters."""
@@ -189,30 +210,11 @@ class ConfigReader:
                     neutral = " or ".join(map(repr, NEUTRAL[known])) or "no value"
                     raise unsupported(name, value, f"{neutral} in this model family")
             elif any(word in name.lower() for word in RISKY):
-                if value not in OFF or _is_number(value):
+                if value not in OFF or is_number(value):
                     raise unknown_key(name, value)
             elif value is not None:
                 unknown.append(name)
         return tuple(f"The config's {name!r} is unknown and was ignored." for name in sorted(unknown))
-
-    def _rope_table(self, field: str, dim: int, context: int, theta: float) -> RopeParameters:
-        table = self._raw.get(field) or {}
-        if not isinstance(table, Mapping):
-            raise unsupported(field, table, "a table of rotary parameters")
-        kind = table.get("rope_type", table.get("type")) or "default"
-        if not isinstance(kind, str) or kind not in ROPES:
-            raise unsupported(f"{field}.rope_type", kind, ", ".join(ROPES.names()))
-        if table.get("type") not in (None, kind):
-            raise unsupported(f"{field}.type", table["type"], f"{kind!r}, as rope_type says")
-        theta = _in_range(f"{field}.rope_theta", table.get("rope_theta", theta))
-        known = {**table, ORIGINAL_CONTEXT: self._original_context(table, context)}
-        options = {name: _in_range(f"{field}.{name}", known.get(name)) for name in ROPES.get(kind)().options}
-        for name, value in table.items():
-            if name in ROPE_NEUTRAL and value not in (None, 1):
-                raise unsupported(f"{field}.{name}", value, "1")
-            if name not in (*options, *ROPE_KEYS, *ROPE_NEUTRAL) and (value not in OFF or _is_number(value)):
-                raise unknown_key(f"{field}.{name}", value)
-        return RopeParameters(kind, theta, dim, options)
 
     def _value(self, field: str, default: object) -> object:
         self._read.add(field)
@@ -224,24 +226,3 @@ class ConfigReader:
                 f"The model's config has no {field}.", "The file is incomplete or of another family."
             )
         return value
-
-    def _original_context(self, table: Mapping[str, object], context: int) -> object:
-        """The length before scaling: a key of its own wins over the table's; without both, the model's context."""
-        return self._raw.get(ORIGINAL_CONTEXT) or table.get(ORIGINAL_CONTEXT) or context
-
-
-def _in_range(field: str, value: object) -> float:
-    least, most = RANGES.get(field.rpartition(".")[2], OTHER_RANGE)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise unsupported(field, value, f"a number from {least:g} to {most:g}")
-    return float(value)
-
-
-def _is_number(value: object) -> bool:
-    """Whether an equal of False is meant as a number: 0 turns nothing off."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,12 +1,15 @@
 """Plain rotary frequencies (arXiv 2104.09864): no scaling, no options."""
 
-from pelton.layers.rope import RopeParameters, Rotation, base_frequencies, rounded
+from pelton.layers.rope import RopeOption, RopeParameters, Rotation, base_frequencies, rounded
 
 
 class Default:
     """theta^(-2j / dim)."""
 
-    options: tuple[str, ...] = ()
+    options: tuple[RopeOption, ...] = ()
 
-    def rotation(self, parameters: RopeParameters) -> Rotation:
+    def longest(self, parameters: RopeParameters) -> int:
+        return parameters.context
+
+    def rotation(self, parameters: RopeParameters, length: int) -> Rotation:
         return Rotation(rounded(base_frequencies(parameters.theta, parameters.dim)))

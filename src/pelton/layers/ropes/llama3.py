@@ -1,25 +1,35 @@
 """The scaling of Llama 3.1 and later (arXiv 2407.21783): long waves are divided, short ones kept, a ramp between."""
 
-from decimal import Decimal, localcontext
+from decimal import localcontext
 
 from pelton.core.errors import UnsupportedModelError
-from pelton.layers.rope import DIGITS, RopeParameters, Rotation, base_frequencies, rounded
-
-TWO_PI = Decimal("6.283185307179586476925286766559005768394")
+from pelton.layers.rope import (
+    DIGITS,
+    ORIGINAL_CONTEXT,
+    TWO_PI,
+    RopeOption,
+    RopeParameters,
+    Rotation,
+    base_frequencies,
+    rounded,
+)
 
 
 class Llama3:
     """Wavelengths below original / high_freq_factor stay, those above original / low_freq_factor are divided."""
 
-    options: tuple[str, ...] = (
-        "factor",
-        "low_freq_factor",
-        "high_freq_factor",
-        "original_max_position_embeddings",
+    options: tuple[RopeOption, ...] = (
+        RopeOption("factor"),
+        RopeOption("low_freq_factor"),
+        RopeOption("high_freq_factor"),
+        RopeOption(ORIGINAL_CONTEXT),
     )
 
-    def rotation(self, parameters: RopeParameters) -> Rotation:
-        factor, low, high, original = (Decimal(parameters.options[name]) for name in self.options)
+    def longest(self, parameters: RopeParameters) -> int:
+        return parameters.context
+
+    def rotation(self, parameters: RopeParameters, length: int) -> Rotation:
+        factor, low, high, original = (parameters.number(option.name) for option in self.options)
         if low >= high:
             raise UnsupportedModelError(
                 f"The model's rotary scaling has low_freq_factor={low} and high_freq_factor={high}.",
