@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from tests.conftest import DATA
 from tests.tokenize.vocabularies import json_lines
 
 from pelton.checkpoint.special_tokens import SpecialTokens
@@ -32,33 +33,40 @@ def render(source: str, messages: list[dict] = ASKED, **options: object) -> str:
 # goldens
 
 
-def test_goldens_of_real_templates(data: Path) -> None:
-    folder = data / "chat_templates"
-    conversations = {row["name"]: row for row in json_lines(folder / "conversations.jsonl")}
+TEMPLATES = sorted(path.name for path in (DATA / "chat_templates").glob("*.jinja")) or ["of the test data"]
+
+
+@pytest.fixture(scope="module")
+def goldens(data: Path) -> dict[str, list[dict]]:
+    """Rows by template."""
+    found: dict[str, list[dict]] = {}
+    for row in json_lines(data / "chat_templates" / "goldens.jsonl"):
+        found.setdefault(row["template"], []).append(row)
+    return found
+
+
+def test_every_golden_belongs_to_a_template(goldens: dict[str, list[dict]]) -> None:
+    assert list(goldens) == TEMPLATES
+    assert sum(len(rows) for rows in goldens.values()) == 1029
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_goldens_of_a_real_template(data: Path, goldens: dict[str, list[dict]], name: str) -> None:
+    """To the byte; where the row has an error, the template refuses the conversation here too."""
+    conversations = {row["name"]: row for row in json_lines(data / "chat_templates" / "conversations.jsonl")}
     untouched = deepcopy(conversations)
-    templates: dict[str, ChatTemplate] = {}
-    wrong, refused = [], 0
-    rows = json_lines(folder / "goldens.jsonl")
-    for row in rows:
-        name, conversation = row["template"], conversations[row["conversation"]]
-        if name not in templates:
-            templates[name] = ChatTemplate((folder / name).read_text(encoding="utf-8"), TOKENS, now=noon)
-        try:
-            rendered = templates[name].render(
-                conversation["messages"],
-                tools=conversation["tools"],
-                add_generation_prompt=row["add_generation_prompt"],
-                **row["kwargs"],
-            )
-        except RequestError as error:
-            rendered = None
-            refused += 1
-            assert error.param == "messages"
-        if rendered != row["rendered"]:
-            wrong.append((name, row["conversation"], row["kwargs"]))
-    assert wrong == []
-    assert len(rows) > 1000
-    assert refused == sum(row["error"] is not None for row in rows)
+    template = ChatTemplate((data / "chat_templates" / name).read_text(encoding="utf-8"), TOKENS, now=noon)
+    for row in goldens[name]:
+        conversation = conversations[row["conversation"]]
+        options = {"tools": conversation["tools"], "add_generation_prompt": row["add_generation_prompt"]} | row[
+            "kwargs"
+        ]
+        if row["error"] is None:
+            assert template.render(conversation["messages"], **options) == row["rendered"]
+        else:
+            with pytest.raises(RequestError) as caught:
+                template.render(conversation["messages"], **options)
+            assert caught.value.param == "messages"
     assert conversations == untouched
 
 

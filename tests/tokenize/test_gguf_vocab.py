@@ -1,7 +1,6 @@
-"""Tokenizers made from GGUF metadata: ids of independent goldens, the cache, and what is refused."""
+"""Tokenizers made from GGUF metadata: how words are cut, the cache, and what is refused. Goldens: test_goldens.py."""
 
 import errno
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,18 +10,16 @@ import tokenizers
 from tests.tokenize.vocabularies import (
     ARRAYS,
     FIELD,
+    built,
     byte_level_metadata,
-    json_lines,
-    metadata_of,
     no_tokens,
-    packed_tokenizer_json,
-    torture_rows,
+    space_marked_metadata,
 )
 
 from pelton.core.errors import CheckpointError
-from pelton.tokenize import PRETOKENIZERS, gguf_vocab
-from pelton.tokenize.gguf_vocab import cached_tokenizer_json, source_key, tokenizer_json
-from pelton.tokenize.tokenizer import Tokenizer, tokenizer_from_gguf
+from pelton.tokenize import gguf_vocab
+from pelton.tokenize.gguf_vocab import cached_tokenizer_json, source_key
+from pelton.tokenize.tokenizer import tokenizer_from_gguf
 
 
 @pytest.fixture(autouse=True)
@@ -48,39 +45,8 @@ class SmallOnly(Mapping[str, object]):
         return len(self._values)
 
 
-def built(metadata: Mapping[str, object], pre: str) -> Tokenizer:
-    content = tokenizer_json(metadata, PRETOKENIZERS.get(pre))
-    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(content)))
-
-
 # ---------------------------------------------------------------------------------------------------
-# goldens
-
-
-def test_ids_of_the_default_model(data: Path, smollm2_tokenizer: Tokenizer) -> None:
-    rows = list(torture_rows(data, "gguf_goldens.jsonl", tokenizer="smollm2"))
-    wrong = [row["id"] for text, row in rows if smollm2_tokenizer.encode(text) != row["ids"]]
-    assert len(rows) > 1000
-    assert wrong == []
-    assert [text for text, row in rows if smollm2_tokenizer.decode(row["ids"], skip_special=False) != text] == []
-
-
-@pytest.mark.parametrize(
-    ("vocabulary", "pre", "goldens"), [("qwen3", "qwen2", "qwen3"), ("glm-4.5v", "llama-bpe", "glm-4.5v")]
-)
-def test_ids_of_other_vocabularies(data: Path, vocabulary: str, pre: str, goldens: str) -> None:
-    """Splits and options equal those of a real tokenizer.json: its ids on all torture strings, with special tokens."""
-    tokenizer = built(metadata_of(packed_tokenizer_json(data, vocabulary), pre), pre)
-    rows = list(torture_rows(data, "torture_goldens.jsonl", tokenizer=goldens))
-    assert len(rows) > 1000
-    assert [row["id"] for text, row in rows if tokenizer.encode(text, special=True) != row["ids"]] == []
-
-
-def test_ids_of_another_engine(data: Path) -> None:
-    tokenizer = built(metadata_of(packed_tokenizer_json(data, "qwen3"), "qwen2"), "qwen2")
-    rows = [row for row in json_lines(data / "tokenizer" / "llamacpp_vocab_cases.jsonl") if row["vocab"] == "qwen2"]
-    assert len(rows) > 40
-    assert [row["text"] for row in rows if tokenizer.encode(row["text"]) != row["ids"]] == []
+# words
 
 
 @pytest.mark.parametrize(("pre", "whole"), [("gpt-2", False), ("smollm", False), ("qwen2", False), ("llama-bpe", True)])
@@ -88,7 +54,7 @@ def test_a_word_that_merges_cannot_reach(pre: str, whole: bool) -> None:
     metadata = byte_level_metadata(pre)
     metadata[FIELD + "tokens"] = (*metadata[FIELD + "tokens"], "xyz")  # type: ignore[misc]
     metadata[FIELD + "token_type"] = (*metadata[FIELD + "token_type"], 1)  # type: ignore[misc]
-    assert (built(metadata, pre).encode("xyz") == [261]) == whole
+    assert (built(metadata).encode("xyz") == [261]) == whole
 
 
 def test_the_four_ways_to_cut_differ() -> None:
@@ -106,7 +72,7 @@ def test_the_four_ways_to_cut_differ() -> None:
 
 
 def pre_tokenizer(name: str) -> tokenizers.pre_tokenizers.PreTokenizer:
-    return built(byte_level_metadata(name), name)._inner.pre_tokenizer
+    return built(byte_level_metadata(name))._inner.pre_tokenizer
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -124,9 +90,15 @@ def test_a_cache_hit_reads_no_array(cache: Path) -> None:
 
 
 def test_another_pretokenizer_is_another_file(cache: Path) -> None:
-    for name in PRETOKENIZERS.names():
+    names = ("gpt-2", "qwen2", "llama-bpe", "smollm")
+    for name in names:
         cached_tokenizer_json(byte_level_metadata(name), "same file")
-    assert len(list(cache.iterdir())) == len(PRETOKENIZERS.names())
+    assert len(list(cache.iterdir())) == len(names)
+    cached_tokenizer_json(byte_level_metadata("starcoder"), "same file")
+    assert len(list(cache.iterdir())) == len(names), "it cuts as smollm does"
+    for space_first in (True, False):
+        cached_tokenizer_json(space_marked_metadata(["a"], add_space_prefix=space_first), "same file")
+    assert len(list(cache.iterdir())) == len(names) + 2
 
 
 def test_the_source_key_follows_the_file(tmp_path: Path) -> None:
@@ -190,9 +162,13 @@ def test_a_crash_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("pre", "no-such-cut", "'no-such-cut'.*Known: gpt-2, llama-bpe, qwen2, smollm"),
+        ("pre", "no-such-cut", "'no-such-cut'.*Known: .*gpt-2, .*qwen2, "),
         ("pre", None, "tokenizer.ggml.pre is None"),
-        ("model", "llama", "tokenizer.ggml.model is 'llama'"),
+        ("model", "bert", "tokenizer.ggml.model is 'bert': WordPiece"),
+        ("model", "t5", "tokenizer.ggml.model is 't5': .*Unigram"),
+        ("model", "rwkv", "tokenizer.ggml.model is 'rwkv': .*longest"),
+        ("model", "plamo2", "tokenizer.ggml.model is 'plamo2': .*PLaMo 2"),
+        ("model", "no-such-kind", "'no-such-kind': a kind of vocabulary that is not known.*Supported: gpt2, llama"),
         ("model", None, "tokenizer.ggml.model is None"),
         ("tokens", None, "tokenizer.ggml.tokens is missing"),
         ("tokens", (), "tokenizer.ggml.tokens is missing"),

@@ -12,7 +12,7 @@ from tests.tokenize.vocabularies import byte_level_metadata, packed_tokenizer_js
 
 from pelton.checkpoint.special_tokens import SpecialTokens
 from pelton.core.errors import CheckpointError
-from pelton.tokenize.gguf_vocab import pretokenizer_of, tokenizer_json
+from pelton.tokenize.gguf_vocab import vocabulary_of
 from pelton.tokenize.tokenizer import Tokenizer
 from pelton.tokenize.vocabulary import check_vocabulary
 
@@ -23,7 +23,7 @@ SHRINKING = ["\u1100\u1161\u11a8", "\u212a", "\u2126\u0314\u0300\u0345"]
 def tiny(**changes: Any) -> Tokenizer:
     """The tiny byte-level tokenizer with changed sections; `added`: flags of a further special token."""
     metadata = byte_level_metadata()
-    content: dict[str, Any] = tokenizer_json(metadata, pretokenizer_of(metadata))
+    content: dict[str, Any] = vocabulary_of(metadata).tokenizer_json(metadata)
     if flags := changes.pop("added", None):
         plain = {"id": 261, "content": "<mask>", "special": True, "single_word": False, "normalized": False}
         content["added_tokens"].append({**plain, "lstrip": False, "rstrip": False} | flags)

@@ -137,6 +137,20 @@ def test_space_marks_are_decoded_as_the_library_does(text: str) -> None:
     assert MARKED.decode(ids) == MARKED._inner.decode(ids, skip_special_tokens=True) == text
 
 
+@pytest.mark.parametrize("scheme", ["always", "first", "never"])
+def test_one_step_for_spaces(scheme: str) -> None:
+    inner = space_marked()
+    inner.normalizer = tokenizers.normalizers.Sequence([])
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    inner.decoder = tokenizers.decoders.Metaspace(prepend_scheme=scheme)
+    tokenizer = Tokenizer(inner)
+    assert tokenizer.strips_leading_space == (scheme != "never")
+    for text in ("ab a  b", "a", "", "b  \u00e9"):
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == inner.decode(ids) == text
+    assert tokenizer.longest_token_bytes is not None
+
+
 def test_bytes_of_tokens() -> None:
     assert b"".join(TINY.token_bytes(2 + i) for i in range(256)) == bytes(byte_alphabet().values())
     assert TINY.token_bytes(259) == b"hel"
@@ -180,6 +194,7 @@ def test_an_id_outside_the_vocabulary_is_a_request_error(token_id: int) -> None:
         {"type": "WordPiece", "prefix": "##", "cleanup": True},
         {"type": "Sequence", "decoders": []},
         {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "_"}, "content": " "}]},
+        {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True},
         {"type": "Sequence", "decoders": [{"type": "Strip", "content": " ", "start": 2, "stop": 0}]},
     ],
 )

@@ -1,19 +1,29 @@
 """Small vocabularies made on the spot, and GGUF metadata out of a tokenizer.json: inputs of the tests, no goldens."""
 
+import fcntl
 import json
 import lzma
-from collections.abc import Iterator, Mapping
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import pytest
 import tokenizers
 
+from pelton.checkpoint.fetch.pull import pull
 from pelton.checkpoint.special_tokens import SpecialTokens
+from pelton.core.config import FetchSection
+from pelton.core.errors import CheckpointError
+from pelton.tokenize.gguf_vocab import vocabulary_of
 from pelton.tokenize.token_bytes import byte_alphabet
 from pelton.tokenize.tokenizer import Tokenizer
 
 FIELD = "tokenizer.ggml."
 ARRAYS = frozenset(FIELD + name for name in ("tokens", "token_type", "merges", "scores"))
-NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 SPECIALS = ["<|start|>", "<|end|>"]
 
 
@@ -27,6 +37,21 @@ def byte_level_metadata(pre: str = "smollm") -> dict[str, object]:
         FIELD + "token_type": (CONTROL, CONTROL, *[NORMAL] * 258, USER_DEFINED),
         FIELD + "merges": ("h e", "he l"),
         FIELD + "bos_token_id": 0,
+    }
+
+
+def space_marked_metadata(pieces: Sequence[str], **fields: object) -> dict[str, object]:
+    """<unk>, <s>, </s>, 256 bytes, the pieces (the better ones first) and the user-defined "<think>"."""
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces, "<think>"]
+    return {
+        FIELD + "model": "llama",
+        FIELD + "pre": "default",
+        FIELD + "tokens": tuple(tokens),
+        FIELD + "scores": (*[0.0] * 259, *[-1.0 - place for place in range(len(pieces))], -1000.0),
+        FIELD + "token_type": (UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * len(pieces), USER_DEFINED),
+        FIELD + "bos_token_id": 1,
+        FIELD + "unknown_token_id": 0,
+        **{FIELD + name: value for name, value in fields.items()},
     }
 
 
@@ -90,13 +115,32 @@ def space_marked(*, strip: bool = True, post_bos: bool = False) -> tokenizers.To
     return inner
 
 
-def tiny_tokenizer(*, add_bos: bool | None = None) -> Tokenizer:
-    """byte_level_metadata() as a tokenizer, without the cache folder."""
-    from pelton.tokenize.gguf_vocab import pretokenizer_of, tokenizer_json
+def built(metadata: Mapping[str, object], **options: Any) -> Tokenizer:
+    """A tokenizer from GGUF metadata, without the cache folder."""
+    content = vocabulary_of(metadata).tokenizer_json(metadata)
+    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(content)), **options)
 
-    metadata = byte_level_metadata()
-    content = tokenizer_json(metadata, pretokenizer_of(metadata))
-    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(content)), bos_id=0, add_bos=add_bos)
+
+def tiny_tokenizer(*, add_bos: bool | None = None) -> Tokenizer:
+    """byte_level_metadata() as a tokenizer."""
+    return built(byte_level_metadata(), bos_id=0, add_bos=add_bos)
+
+
+@lru_cache(maxsize=1)
+def packed_tokenizer(data: Path, name: str) -> Tokenizer:
+    """A real tokenizer.json of the test data as a tokenizer."""
+    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(packed_tokenizer_json(data, name))))
+
+
+def gemma3_file() -> Path:
+    """The file of Gemma 3 270M. Its terms are for a person to accept, so only continuous integration fetches it."""
+    fetch = FetchSection(accept_terms=bool(os.environ.get("CI")))
+    with open(Path(tempfile.gettempdir()) / f"pelton-gemma3-{os.getuid()}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return pull("gemma3-270m", fetch)
+        except CheckpointError as error:
+            pytest.skip(str(error))
 
 
 def no_tokens() -> SpecialTokens:

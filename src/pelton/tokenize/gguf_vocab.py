@@ -8,37 +8,59 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from pelton.core.environment import cache_folder
-from pelton.core.errors import CheckpointError, UnknownNameError
-from pelton.tokenize import PRETOKENIZERS
-from pelton.tokenize.pretokenizer import Pretokenizer
+from pelton.core.errors import CheckpointError
+from pelton.tokenize.gguf_kinds.arrays import FIELD
+from pelton.tokenize.gguf_kinds.byte_level import byte_level
+from pelton.tokenize.gguf_kinds.space_marked import listed, scored
+from pelton.tokenize.pretokenizer import Json
 
-FORMAT = 1  # to be raised whenever the same metadata would give another file
+FORMAT = 2  # to be raised whenever the same metadata would give another file
 
-BYTE_LEVEL = "gpt2"
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
-_FIELD = "tokenizer.ggml."
+
+class GgufVocabulary(Protocol):
+    """A vocabulary as its file describes it; its repr tells two apart that would give another tokenizer.json."""
+
+    @property
+    def add_bos(self) -> bool:
+        """Whether a prompt starts with the BOS token if the file does not say."""
+
+    def tokenizer_json(self, metadata: Mapping[str, object]) -> Json:
+        """The content of a tokenizer.json; CheckpointError for arrays that do not belong together."""
+
+
+KINDS: Mapping[str, Callable[[Mapping[str, object]], GgufVocabulary]] = {
+    "gpt2": byte_level,
+    "llama": scored,
+    "gemma4": listed,
+}
+REFUSED = {
+    "bert": "WordPiece vocabularies belong to encoders, which give no text",
+    "t5": "vocabularies that choose the likeliest of all ways to cut a text (Unigram) are not supported",
+    "rwkv": "vocabularies of longest matches are not supported",
+    "plamo2": "vocabularies of PLaMo 2 are not supported",
+}
 
 _log = logging.getLogger("pelton")
 
 
-def pretokenizer_of(metadata: Mapping[str, object]) -> Pretokenizer:
-    """The pre-tokenizer a GGUF file names; CheckpointError where the kind of vocabulary or the name is unknown."""
-    kind = metadata.get(_FIELD + "model")
-    if kind != BYTE_LEVEL:
-        raise CheckpointError(
-            f"{_FIELD}model is {kind!r}, a kind of vocabulary that is not supported yet.",
-            f"Supported: {BYTE_LEVEL!r} (byte-level BPE). The same model as a folder with a tokenizer.json works.",
-        )
-    name = metadata.get(_FIELD + "pre")
-    try:
-        return PRETOKENIZERS.get(str(name))
-    except UnknownNameError as error:
-        known = ", ".join(PRETOKENIZERS.names())
-        raise CheckpointError(f"{_FIELD}pre is {name!r}, an unknown pre-tokenizer.", f"Known: {known}.") from error
+def vocabulary_of(metadata: Mapping[str, object]) -> GgufVocabulary:
+    """What kind of vocabulary the metadata holds; CheckpointError where the kind or its pre-tokenizer is unknown.
+
+    Reads no array.
+    """
+    kind = metadata.get(FIELD + "model")
+    if isinstance(kind, str) and kind in KINDS:
+        return KINDS[kind](metadata)
+    why = REFUSED.get(str(kind), "a kind of vocabulary that is not known")
+    raise CheckpointError(
+        f"{FIELD}model is {kind!r}: {why}.",
+        f"Supported: {', '.join(KINDS)}. The same model as a folder with a tokenizer.json may work.",
+    )
 
 
 def source_key(path: Path) -> str:
@@ -53,78 +75,20 @@ def cached_tokenizer_json(metadata: Mapping[str, object], source: str, *, rebuil
     `source` identifies what the metadata came from (see source_key). A cache folder that cannot be used only costs the
     time. Raises CheckpointError for a vocabulary that is not supported or not consistent.
     """
-    pretokenizer = pretokenizer_of(metadata)
-    key = hashlib.blake2b(f"{FORMAT}\0{pretokenizer!r}\0{source}".encode(), digest_size=16).hexdigest()
+    vocabulary = vocabulary_of(metadata)
+    key = hashlib.blake2b(f"{FORMAT}\0{vocabulary!r}\0{source}".encode(), digest_size=16).hexdigest()
     path = cache_folder() / "tokenizers" / f"{key}.json"
     if not rebuild:
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:  # most often: it is not there yet
             _log.debug("%s: %s", path, error)
-    text = json.dumps(tokenizer_json(metadata, pretokenizer), ensure_ascii=False)
+    text = json.dumps(vocabulary.tokenizer_json(metadata), ensure_ascii=False)
     try:
         _write_whole(path, text)
     except OSError as error:
         _log.debug("%s cannot be written, so the tokenizer will be made again: %s", path, error)
     return text
-
-
-def tokenizer_json(metadata: Mapping[str, object], pretokenizer: Pretokenizer) -> dict[str, object]:
-    """The content of a tokenizer.json for a byte-level BPE vocabulary."""
-    tokens = _strings(metadata, "tokens")
-    types = metadata.get(_FIELD + "token_type")
-    if not isinstance(types, (list, tuple)) or len(types) != len(tokens):
-        raise CheckpointError(f"{_FIELD}token_type does not have one entry for each of the {len(tokens)} tokens.")
-    vocabulary: dict[str, int] = {}
-    for token_id, token in enumerate(tokens):
-        # Of tokens written alike only the first can be reached by encoding; the others have no text.
-        vocabulary.setdefault(token, token_id)
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            _added_token(token_id, token, special=kind != _USER_DEFINED)
-            for token_id, (token, kind) in enumerate(zip(tokens, types, strict=True))
-            if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED) and vocabulary[token] == token_id
-        ],
-        "normalizer": pretokenizer.normalizer_section(),
-        "pre_tokenizer": pretokenizer.pre_tokenizer(),
-        "post_processor": None,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": pretokenizer.ignore_merges,
-            "vocab": vocabulary,
-            "merges": _merges(_strings(metadata, "merges")),
-        },
-    }
-
-
-def _strings(metadata: Mapping[str, object], name: str) -> Sequence[str]:
-    value = metadata.get(_FIELD + name)
-    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(item, str) for item in value):
-        raise CheckpointError(f"{_FIELD}{name} is missing or not a list of text.", "The file may be incomplete.")
-    return value
-
-
-def _merges(lines: Sequence[str]) -> list[list[str]]:
-    # The first part has at least one character, so a space at the very start belongs to it.
-    cuts = [line.find(" ", 1) for line in lines]
-    if -1 in cuts:
-        raise CheckpointError(f"{_FIELD}merges: {lines[cuts.index(-1)]!r} is not a pair of tokens.")
-    return [[line[:cut], line[cut + 1 :]] for line, cut in zip(lines, cuts, strict=True)]
-
-
-def _added_token(token_id: int, text: str, *, special: bool) -> dict[str, object]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": token_id, "content": text, **flags, "special": special}
 
 
 def _write_whole(path: Path, text: str) -> None:

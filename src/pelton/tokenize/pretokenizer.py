@@ -16,12 +16,14 @@ class Pretokenizer:
     `normalizer`: a Unicode form (such as "NFC") applied to the text first, or None.
     `ignore_merges`: a piece that is a whole vocabulary entry becomes that token even where merges would not reach it.
     `add_bos`: whether a prompt starts with the BOS token if the file does not say.
+    `ranked`: in a file that lists no merges, the neighbours that make the token with the lowest id are joined first.
     """
 
     splits: tuple[str, ...]
     normalizer: str | None = None
     ignore_merges: bool = False
     add_bos: bool = False
+    ranked: bool = False
 
     def pre_tokenizer(self) -> Json:
         """The `pre_tokenizer` section of a tokenizer.json."""

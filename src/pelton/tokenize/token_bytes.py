@@ -12,7 +12,7 @@ from pelton.core.errors import UnsupportedModelError
 
 SPACE_MARK = "\u2581"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_MARKED_STEPS = {"Replace", "ByteFallback", "Fuse", "Strip"}
+_MARKED_STEPS = {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ def spelling_of(decoder: object) -> Spelling:
     kinds = [str(step.get("type")) for step in steps]
     if kinds == ["ByteLevel"]:
         return Spelling(_byte_level, strips_leading_space=False)
-    if kinds and set(kinds) <= _MARKED_STEPS and all(_is_space_mark(s) for s in steps if s["type"] == "Replace"):
-        strip = next((step for step in steps if step["type"] == "Strip"), None)
+    if kinds and set(kinds) <= _MARKED_STEPS and all(_is_space_mark(s) for s in steps):
         falls_back = "ByteFallback" in kinds
-        return Spelling(_marked_with_bytes if falls_back else _marked, strips_leading_space=_strips(strip))
+        strips = [_strips(step) for step in steps]
+        return Spelling(_marked_with_bytes if falls_back else _marked, strips_leading_space=any(strips))
     raise UnsupportedModelError(
         f"tokenizer.json: decoder {' + '.join(kinds) or 'null'} is not supported.",
-        "Supported: ByteLevel, and Replace + ByteFallback + Fuse (+ Strip) with the space mark.",
+        "Supported: ByteLevel, and Metaspace or Replace + ByteFallback + Fuse (+ Strip) with the space mark.",
     )
 
 
@@ -81,11 +81,17 @@ def _steps(decoder: object) -> list[dict[str, object]]:
 
 
 def _is_space_mark(step: dict[str, object]) -> bool:
-    return step.get("pattern") == {"String": SPACE_MARK} and step.get("content") == " "
+    """Whether a step that turns something into spaces turns just the mark."""
+    if step["type"] == "Metaspace":
+        return step.get("replacement") == SPACE_MARK
+    return step["type"] != "Replace" or (step.get("pattern") == {"String": SPACE_MARK} and step.get("content") == " ")
 
 
-def _strips(step: dict[str, object] | None) -> bool:
-    if step is None:
+def _strips(step: dict[str, object]) -> bool:
+    """Whether a step takes a leading space away. The library's Metaspace takes all those of the first token."""
+    if step["type"] == "Metaspace":
+        return step.get("prepend_scheme", "always") != "never" and step.get("add_prefix_space") is not False
+    if step["type"] != "Strip":
         return False
     if step.get("content") != " " or step.get("start") != 1 or step.get("stop") != 0:
         raise UnsupportedModelError(

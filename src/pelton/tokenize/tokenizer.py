@@ -12,7 +12,7 @@ import tokenizers
 
 from pelton.checkpoint.special_tokens import SpecialTokens
 from pelton.core.errors import CheckpointError, RequestError
-from pelton.tokenize.gguf_vocab import cached_tokenizer_json, pretokenizer_of, source_key
+from pelton.tokenize.gguf_vocab import cached_tokenizer_json, source_key, vocabulary_of
 from pelton.tokenize.text_bound import longest_token_bytes
 from pelton.tokenize.token_bytes import section, spelling_of
 
@@ -170,7 +170,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object], source: str, tokens: Spe
     except CheckpointError:
         # A damaged file in the cache must not outlive this start; a damaged vocabulary fails again, now for good.
         inner = _from_gguf_text(cached_tokenizer_json(metadata, source, rebuild=True))
-    add_bos = pretokenizer_of(metadata).add_bos if tokens.add_bos is None else tokens.add_bos
+    add_bos = vocabulary_of(metadata).add_bos if tokens.add_bos is None else tokens.add_bos
     return Tokenizer(inner, bos_id=tokens.bos_id, add_bos=add_bos)
 
 
