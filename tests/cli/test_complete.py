@@ -11,6 +11,7 @@ from tests.cli.running import RUN, environment, invoke, modules_after, run
 
 from pelton import LLM, SamplingParams
 from pelton.backends.cpu.machine import allowed_threads
+from pelton.cli.answer import Printed
 from pelton.cli.loading import sampling
 from pelton.sampling.effective import defaults_of, effective
 
@@ -21,7 +22,7 @@ GREEDY = ("--temperature", "0", "--max-tokens", "12")
 @pytest.fixture
 def reused(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> LLM:
     """The commands take this model instead of loading one."""
-    monkeypatch.setattr("pelton.cli.commands.complete.load", lambda reference, flags: nullcontext(llm))
+    monkeypatch.setattr("pelton.cli.commands.complete.load", lambda *given: nullcontext(llm))
     return llm
 
 
@@ -44,6 +45,27 @@ def test_prints_what_the_engine_gives_and_nothing_else(llm: LLM, smollm2: Path) 
 
 def test_a_lone_argument_is_the_prompt_of_the_default_model(llm: LLM) -> None:
     assert invoke("complete", PROMPT, *GREEDY).stdout == line(expected(llm, PROMPT))
+
+
+def test_a_text_comes_out_the_same_by_sentences(reused: LLM) -> None:
+    result = invoke("complete", PROMPT, *GREEDY, "--stream-granularity", "sentence")
+    assert result.stdout == line(expected(reused, PROMPT))
+    wrong = invoke("complete", PROMPT, "--stream-granularity", "line")
+    assert wrong.exit_code == 2 and "'token', 'word', 'sentence'" in wrong.stderr
+
+
+def test_a_suffix_asks_for_the_gap(reused: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = invoke("complete", PROMPT, "--suffix", ".")
+    assert result.exit_code == 1 and "This model has no tokens for filling in the middle" in result.stderr
+    asked: list[object] = []
+
+    def answer(llm: LLM, prompt: object, params: SamplingParams) -> Printed:
+        asked.append(prompt)
+        return Printed("x\n")
+
+    monkeypatch.setattr("pelton.cli.commands.complete.print_answer", answer)
+    assert invoke("complete", PROMPT, "--suffix", ".").stdout == "" and asked == [{"prompt": PROMPT, "suffix": "."}]
+    assert invoke("complete", PROMPT, "--suffix", "").exit_code == 0 and asked[1] == {"prompt": PROMPT}
 
 
 def test_a_lone_model_reads_stdin(reused: LLM, smollm2: Path) -> None:

@@ -17,11 +17,11 @@ def test_path_prints_the_path_alone(smollm2: Path) -> None:
 def test_what_is_there_is_verified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[object] = []
 
-    def watch(name: str, **keywords: object) -> Path:
+    def watch(name: str, fetch: object, **keywords: object) -> Path:
         asked.append(keywords["verify"])
         return tmp_path
 
-    monkeypatch.setattr("pelton.cli.commands.pull.pull", watch)
+    monkeypatch.setattr("pelton.cli.fetching.pull", watch)
     assert invoke("pull").stdout == f"{tmp_path}\n"
     assert asked == [True]
 
@@ -43,7 +43,7 @@ def test_tells_what_is_there(smollm2: Path) -> None:
     [
         ("smolm2", "error: Unknown model 'smolm2'. Did you mean 'smollm2'?"),
         ("pypi:not a name", "error: 'pypi:not a name' names no package."),
-        ("owner/name", "error: 'owner/name' is no local path; models of the Hub cannot be fetched by name yet."),
+        ("owner/name/more", "error: owner/name/more: there is no such file or folder."),
     ],
 )
 def test_names_it_cannot_fetch(name: str, told: str) -> None:

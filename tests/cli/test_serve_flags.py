@@ -11,10 +11,10 @@ import pytest
 from click.testing import Result
 from tests.cli.running import invoke
 
-from pelton.cli.foreign_flags import ALIASES, ALWAYS_ON, UNSUPPORTED, foreign
 from pelton.cli.options import ENGINE_SECTIONS
-from pelton.cli.serve_flags import SETTINGS, Kind
-from pelton.core.config import ELSEWHERE, EngineConfig, why_not
+from pelton.cli.settings.foreign_flags import ALIASES, ALWAYS_ON, UNSUPPORTED, foreign
+from pelton.cli.settings.serve_flags import SETTINGS, Kind
+from pelton.core.config import ELSEWHERE, EngineConfig, FetchSection, why_not
 from pelton.core.errors import BackendError, CapacityError, SettingError
 from pelton.serve.settings import ServeSettings
 
@@ -24,7 +24,12 @@ class Caught:
 
     config: EngineConfig
     door: ServeSettings
+    fetch: FetchSection
     calls = 0
+
+    def pull(self, model: str, fetch: FetchSection, **_: object) -> Path:
+        self.fetch = fetch
+        return Path(f"/pulled/{model}")
 
     def run(self, config: EngineConfig, door: ServeSettings, *rest: object) -> None:
         self.config, self.door, self.calls = config, door, self.calls + 1
@@ -36,7 +41,13 @@ class Caught:
             return getattr(self.door, setting.field)
         if name == "seed":
             return self.config.seed
-        parts: tuple[Any, ...] = (self.config.model, self.config.cache, self.config.schedule, self.config.backend)
+        parts: tuple[Any, ...] = (
+            self.config.model,
+            self.fetch,
+            self.config.cache,
+            self.config.schedule,
+            self.config.backend,
+        )
         (value,) = [getattr(part, name) for part in parts if hasattr(part, name)]
         return value
 
@@ -51,7 +62,7 @@ def caught(monkeypatch: pytest.MonkeyPatch) -> Iterator[Caught]:
 
     monkeypatch.setattr("pelton.cli.commands.serve.run", seen.run)
     monkeypatch.setattr("pelton.cli.commands.serve.listen", lambda door: Listening())
-    monkeypatch.setattr("pelton.cli.commands.serve.pull", lambda model, progress: Path(f"/pulled/{model}"))
+    monkeypatch.setattr("pelton.cli.fetching.pull", seen.pull)
     yield seen
 
 
@@ -82,8 +93,13 @@ VALUES: dict[str, tuple[str, object]] = {
     "tokenizer": ("other", "other"),
     "dtype": ("float32", "float32"),
     "max_model_len": ("77", 77),
+    "revision": ("v2", "v2"),
+    "hf_token": ("hf_x", "hf_x"),
+    "hf_endpoint": ("https://mirror.example", "https://mirror.example"),
+    "download_dir": ("/models", "/models"),
     "generation_config": ("none", "none"),
     "override_generation_config": ('{"temperature": 0.5}', '{"temperature": 0.5}'),
+    "hf_overrides": ('{"rope_theta": 5e4}', '{"rope_theta": 5e4}'),
     "kv_cache_memory_bytes": ("1.5G", 3 * 2**29),
     "num_blocks": ("9", 9),
     "block_size": ("32", 32),
@@ -288,9 +304,8 @@ def test_flags_of_other_engines_that_are_not_here(flag: str) -> None:
         ("--n-gpu-layers 99", "computes on the CPU alone"),
         ("--device cpu", "computes on the CPU alone"),
         ("--enforce-eager", "computes on the CPU alone"),
-        ("--hf-token x", "nothing is fetched from the Hugging Face Hub"),
-        ("--revision x", "nothing is fetched from the Hugging Face Hub"),
-        ("--download-dir x", "PELTON_CACHE"),
+        ("--tokenizer-revision x", "a tokenizer of its own is taken as its repository has it now"),
+        ("--hf-file x", "chosen with org/name:FILE"),
         ("--load-format auto", "the model's files say it themselves"),
         ("--trust-remote-code", "no code of a model is ever run"),
         ("--speculative-config {}", "comes with a later version"),

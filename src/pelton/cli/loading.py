@@ -5,17 +5,18 @@ It generates nothing.
 Impossible values of flags are usage errors (exit code 2), raised before the model is touched.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from importlib import import_module
+from pathlib import Path
 
 import click
 
-from pelton.checkpoint.pull import pull
+from pelton.cli.fetching import fetch_section, fetched, shown_name
 from pelton.cli.options import ENGINE_FLAGS, FLAG_OF, Flags, engine_settings, explain, sampling_settings
 from pelton.cli.partner import Server
-from pelton.cli.serve_flags import SETTINGS, WRONG, Kind, parse, template_text
+from pelton.cli.settings.serve_flags import SETTINGS, WRONG, Kind, parse, template_text
 from pelton.cli.terminal import Status, say, say_notes
 from pelton.core.config import resolve
 from pelton.core.environment import API_KEY, KNOWN, setting_variables
@@ -30,8 +31,11 @@ ONE_USER: dict[str, object] = {"max_num_seqs": 1}
 FALLBACK: dict[str, object] = {"temperature": 0.7, "top_p": 0.95}
 
 
-def load(reference: str, flags: Flags) -> LLM:
-    """The model, ready to answer; fetched first if it must be. `flags` as parsed by engine_options."""
+def load(reference: str, flags: Flags, expect: Callable[[Path, Mapping[str, object]], None] | None = None) -> LLM:
+    """The model, ready to answer; fetched first if it must be. `flags` as parsed by engine_options.
+
+    `expect` looks at the model's files and the settings before any weights are read; what it raises, this does.
+    """
     settings = {**ONE_USER, **engine_settings(flags)}
     if settings.get("chat_template") is not None:
         file = str(settings["chat_template"])
@@ -41,8 +45,11 @@ def load(reference: str, flags: Flags) -> LLM:
     except SettingError as error:
         raise click.UsageError(explain(error)) from error
     say_notes(_unread(settings))
-    path = pull(reference, progress=True)
-    with _naming("--tokenizer", settings.get("tokenizer")), Status(f"loading {path.name} ..."):
+    path = fetched(reference, fetch_section(flags))
+    settings.pop("revision", None)  # it was the model's name's, not the path's
+    if expect is not None:
+        expect(path, settings)
+    with _naming("--tokenizer", settings.get("tokenizer")), Status(f"loading {shown_name(reference, path)} ..."):
         llm = LLM(str(path), **settings)
     say_notes(llm.report.notes)
     if flags.get("verbose"):

@@ -12,9 +12,9 @@ from difflib import get_close_matches
 import click
 
 import pelton
-from pelton.cli.foreign_flags import ALIASES, flag_of, foreign, nearest_flag
 from pelton.cli.lazy import LazyGroup
 from pelton.cli.options import explain, wants_debug
+from pelton.cli.settings.foreign_flags import ALIASES, flag_of, foreign, nearest_flag
 from pelton.cli.terminal import INTERRUPTED, Failed, check_streams, drop_output, say
 from pelton.core.errors import PeltonError
 
@@ -27,8 +27,13 @@ COMMANDS = {
         "pelton.cli.commands.verify:verify_model",
         "Check that answers stay the same bits under every schedule.",
     ),
+    "perplexity": (
+        "pelton.cli.commands.perplexity:perplexity_command",
+        "Measure how well a model foresees a text.",
+    ),
     "bench": ("pelton.cli.commands.bench:bench", "Measure a model or a server."),
     "pull": ("pelton.cli.commands.pull:pull_model", "Fetch a model into the cache."),
+    "tokens": ("pelton.cli.commands.tokens:tokens", "Count the tokens of a text with several models, and their costs."),
     "program": ("pelton.cli.commands.program:program", "Show what a model computes in a step, and what it costs."),
     "collect-env": ("pelton.cli.commands.collect_env:collect_env", "Show versions and the machine, for reports."),
 }

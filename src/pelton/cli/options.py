@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import click
 
-from pelton.checkpoint.sources import DEFAULT_MODEL, PYPI, SHORT_NAMES
-from pelton.core.config import DTYPES, BackendSection, CacheSection, ModelSection, ScheduleSection
+from pelton.checkpoint.fetch.sources import DEFAULT_MODEL, HUB_NAME, PYPI, SHORT_NAMES
+from pelton.core.config import DTYPES, BackendSection, CacheSection, FetchSection, ModelSection, ScheduleSection
 from pelton.core.environment import API_KEY
 from pelton.core.errors import CheckpointError, PeltonError, RequestError, UnsupportedModelError
-from pelton.core.params import MAX_LOGPROBS
+from pelton.core.params import GRANULARITIES, MAX_LOGPROBS
 
 F = TypeVar("F", bound=Callable[..., object])
 Flags = Mapping[str, object]
@@ -25,6 +25,7 @@ Flags = Mapping[str, object]
 _DEBUG = "pelton.debug"
 _WRITTEN = "pelton.written"  # size -> how it was written
 _PATH_LIKE = re.compile(r"(/|\./|\.\./|~/)\S*|\S+\.(gguf|safetensors)")
+_MODEL_LIKE = re.compile(r"(?=.*[A-Za-z].*/.*[A-Za-z])(?=.*[\d:_-])")  # beyond the form of a name of the Hub
 MOST_BYTES = 2**63
 _THOUSANDS = {"k": 1000, "K": 1024}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -62,7 +63,7 @@ def written_size(text: str) -> int:
     return size
 
 
-ENGINE_SECTIONS = (ModelSection, CacheSection, ScheduleSection, BackendSection)
+ENGINE_SECTIONS = (ModelSection, FetchSection, CacheSection, ScheduleSection, BackendSection)
 # What a flag needs beyond its field.
 ENGINE_HELP = {
     "tokenizer": "Another model whose tokenizer is used instead.",
@@ -71,6 +72,13 @@ ENGINE_HELP = {
     "chat_template": "File with a chat template (Jinja) to use instead of the model's.",
     "generation_config": "auto: sample as the model recommends; none: do not.",
     "override_generation_config": "JSON with sampling values that win over the model's recommendation.",
+    "hf_overrides": "JSON with fields that win over the model's config, such as rope_scaling.",
+    "revision": "Branch, tag or commit of a model of the Hub [its main branch].",
+    "hf_token": "Token for the Hub; better the variable HF_TOKEN, which no list of processes shows.",
+    "hf_endpoint": "Address of the Hub or of a mirror [the variable HF_ENDPOINT, else https://huggingface.co].",
+    "offline": "Fetch nothing: only what is there already [the variable HF_HUB_OFFLINE, for the Hub].",
+    "download_dir": "Folder for what is fetched [the Hub's cache; for packages the cache of PELTON_CACHE].",
+    "accept_terms": "Agree to the terms that a model comes under, which must be read first.",
     "kv_cache_memory_bytes": (
         "Memory for keys and values, such as 512M [the least of: 4 times what max-num-seqs requests of max-model-len "
         "tokens fill, a fourth of the free memory, 4G]."
@@ -112,6 +120,12 @@ SAMPLING_FLAGS: Sequence[tuple[str, str, object, str]] = (
     ("--seed", "seed", int, "Makes the draws repeatable [a fresh one for each answer]."),
     ("--stop", "stop", str, "End the answer before this text; may be given several times."),
     ("--stop-token-id", "stop_token_ids", int, "End the answer at this token; may be given several times."),
+    (
+        "--stream-granularity",
+        "stream_granularity",
+        click.Choice(GRANULARITIES),
+        "Print at the end of each token, word or sentence [token].",
+    ),
     ("--logprobs", "logprobs", click.IntRange(0, MAX_LOGPROBS), "Show log-probabilities, with this many alternatives."),
 )
 # The same, for a text that is continued rather than a conversation.
@@ -157,37 +171,45 @@ def _stack(function: F, decorators: list[Callable[[F], F]]) -> F:
     return function
 
 
-def _engine_fields() -> list["Field[object]"]:
+def _engine_fields(sections: Sequence[type] = ENGINE_SECTIONS) -> list["Field[object]"]:
     return [
         field
-        for section in ENGINE_SECTIONS
+        for section in sections
         for field in fields(section)
         if field.name in ENGINE_HELP and field.name not in _SHARED_ONLY
     ]
 
 
 ENGINE_FLAGS = frozenset(field.name for field in _engine_fields())
+FETCH_FLAGS = tuple(field.name for field in fields(FetchSection))
+
+
+def _setting_option(field: "Field[object]") -> Callable[[F], F]:
+    """The flag of one setting."""
+    flag, text = "--" + field.name.replace("_", "-"), ENGINE_HELP[field.name]
+    if field.type is bool:
+        both = f"{flag}/--no-{flag.removeprefix('--')}" if field.default else flag
+        return click.option(both, field.name, is_flag=True, default=None, help=text)
+    kind = _ENGINE_TYPES.get(field.name) or (int if field.type in (int, int | None) else str)
+    if isinstance(field.default, (int, str)) and "[" not in text:
+        text = f"{text} [{field.default}]"
+    metavar = {written_size: "SIZE", parse_length: "INTEGER"}.get(kind) if callable(kind) else None
+    cls = Choosing if field.name in CHOOSING else click.Option
+    return click.option(flag, field.name, cls=cls, type=kind, metavar=metavar, help=text)
 
 
 def engine_options(command: F) -> F:
     """A flag for each setting in ENGINE_HELP that matters to one user, named like its field, plus --verbose."""
-    decorators: list[Callable[[F], F]] = []
-    for field in _engine_fields():
-        flag, text = "--" + field.name.replace("_", "-"), ENGINE_HELP[field.name]
-        if field.type is bool:
-            both = f"{flag}/--no-{flag.removeprefix('--')}"
-            decorators.append(click.option(both, field.name, default=None, help=text))
-            continue
-        kind = _ENGINE_TYPES.get(field.name) or (int if field.type in (int, int | None) else str)
-        if isinstance(field.default, (int, str)) and "[" not in text:
-            text = f"{text} [{field.default}]"
-        metavar = {written_size: "SIZE", parse_length: "INTEGER"}.get(kind) if callable(kind) else None
-        cls = Choosing if field.name in CHOOSING else click.Option
-        decorators.append(click.option(flag, field.name, cls=cls, type=kind, metavar=metavar, help=text))
+    decorators: list[Callable[[F], F]] = [_setting_option(field) for field in _engine_fields()]
     decorators.append(
         click.option("--verbose", "-v", is_flag=True, help="Tell what the engine set up, and how long it took.")
     )
     return _stack(command, decorators)
+
+
+def fetch_options(command: F) -> F:
+    """The flags about fetching alone, for commands that have no engine_options."""
+    return _stack(command, [_setting_option(field) for field in _engine_fields([FetchSection])])
 
 
 def sampling_options(command: F) -> F:
@@ -232,7 +254,10 @@ def max_tokens_option(default: int | None, text: str) -> Callable[[F], F]:
 
 def model_options(command: F) -> F:
     """MODEL as an argument or as --model; `choose_model` joins them."""
-    text = f"Short name ({', '.join(SHORT_NAMES)}), {PYPI}NAME, a folder or a .gguf file [{DEFAULT_MODEL}]."
+    text = (
+        f"Short name ({', '.join(SHORT_NAMES)}), org/name or org/name:Q4_K_M of the Hugging Face Hub, {PYPI}NAME, a "
+        f"folder or a .gguf file [{DEFAULT_MODEL}]."
+    )
     return _stack(
         command, [click.argument("model", required=False), click.option("--model", "-m", "model_flag", help=text)]
     )
@@ -296,8 +321,12 @@ def choose_model(argument: str | None, flag: str | None) -> str:
 
 
 def looks_like_model(text: str) -> bool:
-    """Whether a lone argument means a model: a short name, pypi:NAME, something that exists, or a path in form."""
-    if text in SHORT_NAMES or text.startswith(PYPI) or _PATH_LIKE.fullmatch(text):
+    """Whether a lone argument means a model: a short name, pypi:NAME, what exists, or a path in form.
+
+    Or a name of the Hub, such as org/name-7B; either/or is none.
+    """
+    of_hub = HUB_NAME.fullmatch(text) is not None and _MODEL_LIKE.search(text) is not None
+    if text in SHORT_NAMES or text.startswith(PYPI) or _PATH_LIKE.fullmatch(text) or of_hub:
         return True
     try:
         return bool(text.strip()) and Path(text).exists()

@@ -4,6 +4,7 @@ Validated here, never changed later. Names of techniques are looked up by whoeve
 setting that there is not is decided here too, for every door.
 """
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -33,14 +34,11 @@ _REASONS: Mapping[str, str] = {
         "optimization_level performance_mode attention_backend async_scheduling kv_offloading_backend "
         "kv_offloading_size"
     ),
-    "nothing is fetched from the Hugging Face Hub; a model is a folder, a .gguf file or a package": (
-        "hf_token revision code_revision tokenizer_revision"
-    ),
-    "what is fetched goes into the cache, which the variable PELTON_CACHE moves": "download_dir",
+    "a tokenizer of its own is taken as its repository has it now; a folder may hold another": "tokenizer_revision",
     "the model's files say it themselves": (
-        "load_format config_format hf_config_path hf_overrides tokenizer_mode runner convert model_impl pooler_config"
+        "load_format config_format hf_config_path tokenizer_mode runner convert model_impl pooler_config"
     ),
-    "no code of a model is ever run": "trust_remote_code",
+    "no code of a model is ever run": "trust_remote_code code_revision",
     "weights are computed with as the file has them": "quantization",
     "text goes in and comes out: there is always a tokenizer": "skip_tokenizer_init",
     "speculative decoding comes with a later version": (
@@ -65,11 +63,14 @@ _REASONS: Mapping[str, str] = {
     ),
     "answers always tell their numbers of tokens": "enable_prompt_tokens_details",
 }
+TABLES = ("override_generation_config", "hf_overrides")  # JSON as text; Python may give the table itself
 # Those with a counterpart: setting -> ours for the same purpose, and how the two differ.
 _COUNTERPARTS: Mapping[str, tuple[str, str]] = {
     "gpu_memory_utilization": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
     "mem_fraction_static": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
     "swap_space": ("kv_cache_memory_bytes", "nothing is moved to other memory"),
+    "rope_scaling": ("hf_overrides", "it is a field of the model's config"),
+    "rope_theta": ("hf_overrides", "it is a field of the model's config"),
     "kv_cache_dtype": ("kv_codec", "dtype decides the size of a cached number"),
     "max_num_queued_tokens": ("max_num_queued_reqs", "the queue is counted in requests"),
     "max_num_partial_prefills": ("long_prefill_token_threshold", "any number of prompts share a step"),
@@ -103,7 +104,8 @@ class ModelSection:
     `max_model_len` None: the model's own, or as much of it as the KV memory holds, of which a note is made ("auto" and
     -1 say the same).
     `generation_config`: "auto" takes the model's recommendations for sampling, "none" (or "vllm") ignores them;
-    `override_generation_config` is a JSON table of fields that win over them.
+    `override_generation_config` is a JSON table of fields that win over them. `hf_overrides`: a JSON table of fields
+    that win over the model's config.
     """
 
     model: str
@@ -113,6 +115,25 @@ class ModelSection:
     chat_template: str | None = None
     generation_config: str = "auto"
     override_generation_config: str | None = None
+    hf_overrides: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSection:
+    """How a model is fetched that is named and not here. None: what the variables of the Hub say (HF_TOKEN,
+    HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME), else the Hub's own.
+
+    `revision`: a branch, tag or commit of a repository of the Hub. `hf_endpoint`: the address of the Hub or of a
+    mirror. `offline`: only what is there already. `download_dir`: the folder for what is fetched. `accept_terms`: those
+    that a model comes under are agreed to.
+    """
+
+    revision: str | None = None
+    hf_token: str | None = field(default=None, repr=False)
+    hf_endpoint: str | None = None
+    offline: bool = False
+    download_dir: str | None = None
+    accept_terms: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +187,7 @@ class EngineConfig:
     """
 
     model: ModelSection
+    fetch: FetchSection = field(default_factory=FetchSection)
     cache: CacheSection = field(default_factory=CacheSection)
     schedule: ScheduleSection = field(default_factory=ScheduleSection)
     backend: BackendSection = field(default_factory=BackendSection)
@@ -174,7 +196,13 @@ class EngineConfig:
 
 def resolve(model: str | os.PathLike[str], settings: dict[str, object]) -> EngineConfig:
     """EngineConfig from flat settings by their vLLM names; unknown names and impossible values raise SettingError."""
-    sections = {"model": ModelSection, "cache": CacheSection, "schedule": ScheduleSection, "backend": BackendSection}
+    sections = {
+        "model": ModelSection,
+        "fetch": FetchSection,
+        "cache": CacheSection,
+        "schedule": ScheduleSection,
+        "backend": BackendSection,
+    }
     kinds = {f.name: (section, f.type) for section, kind in sections.items() for f in fields(kind) if f.name != "model"}
     grouped: dict[str, dict[str, object]] = {name: {} for name in sections}
     grouped["model"]["model"] = _typed("model", model, str)
@@ -223,11 +251,29 @@ def _typed(name: str, value: object, kind: object) -> object:
         if number is None:
             raise SettingError(f"{name}={value!r} cannot work.", "It must be a whole number.")
         return number
+    if name in TABLES and isinstance(value, Mapping):
+        try:
+            return json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise SettingError(f"{name}={value!r} cannot work.", "It must hold what JSON can.") from error
     # A path to a template would be taken for the template.
     text = os.fspath(value) if isinstance(value, os.PathLike) and name != "chat_template" else value
     if not isinstance(text, str):
         raise SettingError(f"{name}={value!r} cannot work.", "It must be text.")
     return text
+
+
+def _check_fetch(fetch: FetchSection) -> None:
+    """Refuses what is no address and what is empty; a token is not told."""
+    if fetch.hf_endpoint is not None and not fetch.hf_endpoint.startswith(("http://", "https://")):
+        raise SettingError(f"hf_endpoint={fetch.hf_endpoint!r} cannot work.", "It must begin with http:// or https://.")
+    for name, value in (
+        ("revision", fetch.revision),
+        ("hf_token", fetch.hf_token),
+        ("download_dir", fetch.download_dir),
+    ):
+        if value is not None and not value.strip():
+            raise SettingError(f"{name} is empty.", "Give it a value, or leave it out.")
 
 
 def _check(config: EngineConfig) -> None:
@@ -241,6 +287,7 @@ def _check(config: EngineConfig) -> None:
 
     model, cache, schedule = config.model, config.cache, config.schedule
     need(model.dtype in DTYPES, "dtype", model.dtype, "one of " + ", ".join(DTYPES))
+    _check_fetch(config.fetch)
     between("max_model_len", model.max_model_len, 1, None)
     need(model.generation_config in GENERATION, "generation_config", model.generation_config, ", ".join(GENERATION))
     between("kv_cache_memory_bytes", cache.kv_cache_memory_bytes, 1, None)

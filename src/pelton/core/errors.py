@@ -26,6 +26,10 @@ class CheckpointError(PeltonError):
     """A model file is missing, truncated, corrupt or of a kind that is not supported."""
 
 
+class TermsError(CheckpointError):
+    """A model comes under terms that nobody accepted here; the message names them and says how to."""
+
+
 class UnsupportedModelError(PeltonError):
     """The checkpoint is readable but asks for something that Pelton does not implement; the config field is named."""
 

@@ -19,6 +19,7 @@ MAX_TEXTS = 256  # of stop or bad_words: building the search, and the tokens a b
 MAX_TEXTS_CHARS = 1 << 14  # in all of them together
 MAX_REPETITION = 1e4
 DRAWING = ("temperature", "top_p", "top_k", "min_p")  # fields that shape what a token is drawn from
+GRANULARITIES = ("token", "word", "sentence")
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 GREEDY: Mapping[str, float] = {
     "temperature": 0.0
@@ -35,7 +36,8 @@ class SamplingParams:
     what is added to its logit. `allowed_token_ids`: no other token is drawn. `bad_words`: texts that are not completed;
     of these and of `stop` there may be MAX_TEXTS. Before `min_tokens` tokens nothing ends the answer; `max_tokens` 0
     computes the prompt alone. `logprobs` n: the drawn token's log-probability and the n most likely ones, from the raw
-    logits; `prompt_logprobs`: of the prompt's.
+    logits; `prompt_logprobs`: of the prompt's. `stream_granularity`: where the pieces of a streamed text end, one of
+    GRANULARITIES.
     """
 
     n: int = 1
@@ -60,6 +62,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    stream_granularity: str = "token"
 
     def __post_init__(self) -> None:
         self._set("stop", _texts("stop", self.stop), "texts")
@@ -96,6 +99,8 @@ class SamplingParams:
         for name in ("temperature", "top_p", "min_p", *PENALTIES):
             number = real(getattr(self, name))
             self._set(name, number if number is not None and math.isfinite(number) else None, "a finite number")
+        granularity = self.stream_granularity
+        self._set("stream_granularity", granularity if isinstance(granularity, str) else None, "text")
         for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens"):
             value = getattr(self, name)
             self._set(name, value if isinstance(value, bool) else None, "True or False")
@@ -131,6 +136,8 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             need(value is None or 0 <= value <= MAX_LOGPROBS, name, f"between 0 and {MAX_LOGPROBS}")
+        known = self.stream_granularity in GRANULARITIES
+        need(known, "stream_granularity", "one of " + ", ".join(GRANULARITIES))
         if self.stop_strings and not self.detokenize:
             raise RequestError(
                 "stop needs detokenize=True.", "Use stop_token_ids, or leave detokenize on.", param="stop"

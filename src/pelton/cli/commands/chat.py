@@ -7,13 +7,15 @@ import contextlib
 import os
 import select
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
-from pelton.checkpoint.sources import find_source
+from pelton.checkpoint.checkpoint import open_checkpoint
+from pelton.checkpoint.fetch.sources import find_source
 from pelton.cli.loading import check_sampling, load, sampling, server, server_settings
 from pelton.cli.options import (
     choose_model,
@@ -79,13 +81,29 @@ def chat(
             remote = opened.enter_context(server(flags, reference if model or model_flag else None))
             partner = RemotePartner(remote, settings)
         else:
-            llm = opened.enter_context(load(reference, flags))
+            llm = opened.enter_context(load(reference, flags, _expect_template))
             partner = LocalPartner(llm, sampling(llm, flags).params)
         talk = Chat(partner, most, system_prompt, stats=bool(flags["stats"]))
         if quick is None:
             talk.run()
         else:
             answer_once(talk, quick)
+
+
+def _expect_template(path: Path, settings: Mapping[str, object]) -> None:
+    """CheckpointError for a model that has no chat template, where the settings give none either."""
+    if settings.get("chat_template"):
+        return
+    checkpoint = open_checkpoint(path)
+    try:
+        known = bool(checkpoint.chat_template)
+    finally:
+        checkpoint.close()
+    if not known:
+        raise CheckpointError(
+            f"{path.name} has no chat template: it was made to continue texts, or its template got lost.",
+            "Let it continue a text by pelton complete, or give a template by --chat-template FILE.",
+        )
 
 
 def _refuse_message(model: str) -> None:

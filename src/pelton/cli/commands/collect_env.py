@@ -19,7 +19,7 @@ from pelton.cli.terminal import emit, size_text, table_lines
 from pelton.core.environment import KNOWN, cache_folder, variable
 from pelton.core.errors import PeltonError
 
-PACKAGES = ("numpy", "ml_dtypes", "tokenizers", "jinja2", "msgspec", "click", "tqdm")
+PACKAGES = ("numpy", "ml_dtypes", "tokenizers", "huggingface_hub", "jinja2", "msgspec", "click", "tqdm")
 SERVING = ("uvicorn", "uvloop", "httptools", "starlette", "aiohttp", "prometheus_client", "pyyaml")
 OPTIONAL = ("torch", "transformers")
 MISSING = "not installed"

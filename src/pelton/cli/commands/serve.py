@@ -5,16 +5,15 @@ Invariant: a setting that cannot work, and an address that cannot be had, are to
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
 
 import click
 
-from pelton.checkpoint.pull import pull
-from pelton.cli import sources
-from pelton.cli.foreign_flags import ALIASES, ALWAYS_ON, foreign
+from pelton.cli.fetching import fetched_config
 from pelton.cli.options import CHOOSING, Choosing, choose_model, debug_option, wants_debug
-from pelton.cli.serve_flags import SETTINGS, Kind, Setting
-from pelton.cli.sources import FLAGS, Found
+from pelton.cli.settings import sources
+from pelton.cli.settings.foreign_flags import ALIASES, ALWAYS_ON, foreign
+from pelton.cli.settings.serve_flags import SETTINGS, Kind, Setting
+from pelton.cli.settings.sources import FLAGS, Found
 from pelton.cli.terminal import Failed, say, say_notes
 from pelton.core.clock import SystemClock
 from pelton.core.environment import setting_variables
@@ -151,8 +150,7 @@ def serve(model_argument: str | None, config: str | None, verbose: bool, **flags
             say(f"setting  {one.setting.name}: {one.written}")
     try:
         with closing(listen(door)) as listening:
-            path = pull(model, progress=True)
-            run(replace(engine, model=replace(engine.model, model=str(path))), door, listening, say, began)
+            run(fetched_config(engine), door, listening, say, began)
     except (SettingError, CapacityError, BackendError) as error:
         if wants_debug(click.get_current_context()):
             raise

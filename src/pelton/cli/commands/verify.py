@@ -4,19 +4,20 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from pelton.checkpoint.pull import pull
+from pelton.cli.fetching import fetched_config, shown_name
 from pelton.cli.options import (
     ENGINE_HELP,
+    FETCH_FLAGS,
     Choosing,
     Flags,
     choose_model,
     debug_option,
     explain,
+    fetch_options,
     max_tokens_option,
     model_options,
     written_size,
@@ -31,7 +32,16 @@ from pelton.measure.verify.verify import Extent, verify
 MAX_TOKENS = 24
 SCHEDULES = 50
 FAILED = 1
-SETTINGS = ("dtype", "backend", "threads", "tokenizer", "kv_codec", "kv_cache_memory_bytes")
+SETTINGS = (
+    "dtype",
+    "backend",
+    "threads",
+    "tokenizer",
+    "hf_overrides",
+    "kv_codec",
+    "kv_cache_memory_bytes",
+    *FETCH_FLAGS,
+)
 
 
 def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
@@ -71,11 +81,13 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> 
 @click.option("--backend", cls=Choosing, help=ENGINE_HELP["backend"])
 @click.option("--threads", type=int, help=ENGINE_HELP["threads"])
 @click.option("--tokenizer", help=ENGINE_HELP["tokenizer"])
+@click.option("--hf-overrides", metavar="JSON", help=ENGINE_HELP["hf_overrides"])
 @click.option("--kv-codec", cls=Choosing, help=ENGINE_HELP["kv_codec"])
 @click.option(
     "--kv-cache-memory-bytes", type=written_size, metavar="SIZE", help="Memory for keys and values [what it takes]."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was found as one JSON object.")
+@fetch_options
 @debug_option
 def verify_model(model: str | None, model_flag: str | None, as_json: bool, **flags: object) -> None:
     """Check that MODEL answers the same to the last bit in any company.
@@ -117,12 +129,11 @@ def _config(reference: str, flags: Flags) -> EngineConfig:
 
 
 def _ready(config: EngineConfig, flags: Flags) -> Ready:
-    path = pull(config.model.model, progress=True)
+    fetched = fetched_config(config)
     file, lines = flags["prompts"], None
     if file is not None:
         lines = decode_text(Path(str(file)).read_bytes(), f"--prompts {file}").split("\n")
-    fetched = replace(config, model=replace(config.model, model=str(path)))
-    with _naming(flags), Status(f"loading {path.name} ..."):
+    with _naming(flags), Status(f"loading {shown_name(config.model.model, Path(fetched.model.model))} ..."):
         return start(fetched, max_tokens=_whole(flags["max_tokens"]), lines=lines, source=f"--prompts {file}")
 
 

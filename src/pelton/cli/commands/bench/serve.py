@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 import click
 from tqdm import tqdm
 
-from pelton.checkpoint.pull import pull
+from pelton.checkpoint.tokenizer_files import open_tokenizer_files
 from pelton.cli.commands.bench.options import (
     AT_LEAST_0,
     AT_LEAST_1,
@@ -27,18 +28,19 @@ from pelton.cli.commands.bench.options import (
     stacked,
 )
 from pelton.cli.commands.bench.results import keep_serving, machine, print_serving, result_folder
+from pelton.cli.fetching import fetched
 from pelton.cli.options import Flags, debug_option
 from pelton.cli.terminal import say, say_notes
 from pelton.core.clock import Clock, SystemClock
-from pelton.core.config import resolve
+from pelton.core.config import FetchSection
 from pelton.core.errors import BackendError, PeltonError
-from pelton.engine.front import build_front
 from pelton.measure.bench.client import UNIX, Client, Target
 from pelton.measure.bench.figures import Timing, result
 from pelton.measure.bench.load import Load, run_load
 from pelton.measure.bench.reuse import reuse_note
 from pelton.measure.bench.warmup import warmups
 from pelton.measure.bench.workload import Sample, TokenIds
+from pelton.tokenize.tokenizer import build_tokenizer
 
 NUMBERS = ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
 OWN = "{} of every request [the server's own]."
@@ -221,10 +223,12 @@ def encoder(flags: Flags) -> Encode | None:
     if flags["tokenizer"] is None:
         return None
     try:
-        front = build_front(resolve(str(pull(str(flags["tokenizer"]), progress=True)), {}))
+        files = open_tokenizer_files(fetched(str(flags["tokenizer"]), FetchSection(), weights=False))
+        with closing(files):
+            tokenizer = build_tokenizer(files)
     except PeltonError as error:
         raise click.UsageError(f"--tokenizer {flags['tokenizer']}: {error}") from error
-    return lambda text: tuple(front.tokenizer.encode(text))
+    return lambda text: tuple(tokenizer.encode(text))
 
 
 def body_of(flags: Flags) -> dict[str, object]:

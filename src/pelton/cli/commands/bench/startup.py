@@ -5,10 +5,10 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
-from pelton.checkpoint.pull import pull
 from pelton.cli.commands.bench.options import AT_LEAST_0, AT_LEAST_1, OUTPUT_OPTION, check_output
 from pelton.cli.commands.bench.results import machine, write_json
-from pelton.cli.options import choose_model, debug_option, model_options
+from pelton.cli.fetching import fetch_section, fetched
+from pelton.cli.options import choose_model, debug_option, fetch_options, model_options
 from pelton.core.clock import SystemClock
 from pelton.measure.bench.startup import Starts, startup
 
@@ -30,6 +30,7 @@ MIB = 1 << 20
 )
 @click.option("--disable-tqdm", is_flag=True, help="Without a progress bar.")
 @OUTPUT_OPTION
+@fetch_options
 @debug_option
 def startup_command(model: str | None, model_flag: str | None, **flags: object) -> None:
     """Measure the time from the start of a process to its first token, and its peak memory.
@@ -39,7 +40,7 @@ def startup_command(model: str | None, model_flag: str | None, **flags: object) 
     """
     reference = choose_model(model, model_flag)
     check_output(flags["output_json"])
-    path = pull(reference, progress=True)
+    path = fetched(reference, fetch_section(flags))
     cold, warm, warmups = (int(str(flags[f"num_iters_{kind}"])) for kind in ("cold", "warm", "warmup"))
     starts = Starts(cold, warm, warmups)
     before = machine()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from pelton.cli.options import ENGINE_HELP, ENGINE_SECTIONS, parse_length, parse_size
+from pelton.cli.options import ENGINE_HELP, ENGINE_SECTIONS, FETCH_FLAGS, parse_length, parse_size
 from pelton.cli.terminal import decode_text
 from pelton.core.errors import RequestError
 from pelton.serve.settings import ServeSettings
@@ -61,8 +61,9 @@ class Setting:
         return f"{self.text} [{default:g}]" if isinstance(default, float) else f"{self.text} [{default}]"
 
 
-MODEL, MEMORY, SCHEDULE, SAMPLING, DOOR, REQUESTS, LOGS = (
+MODEL, FETCH, MEMORY, SCHEDULE, SAMPLING, DOOR, REQUESTS, LOGS = (
     "Model and arithmetic",
+    "Fetching the model",
     "Memory for keys and values",
     "Requests that share the machine",
     "Sampling, where a request says nothing",
@@ -72,6 +73,8 @@ MODEL, MEMORY, SCHEDULE, SAMPLING, DOOR, REQUESTS, LOGS = (
 )
 _GROUPS: Mapping[str, str] = {
     **dict.fromkeys(("tokenizer", "dtype", "max_model_len", "chat_template", "backend", "threads"), MODEL),
+    **dict.fromkeys(("hf_overrides",), MODEL),
+    **dict.fromkeys(FETCH_FLAGS, FETCH),
     **dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"), SCHEDULE),
     **dict.fromkeys(("context_cost",), SCHEDULE),
     **dict.fromkeys(("max_num_queued_reqs", "scheduling_policy"), SCHEDULE),
@@ -83,6 +86,7 @@ _ENGINE_KINDS = {
     "max_model_len": Kind.LENGTH,
     "context_cost": Kind.NUMBER,
     "override_generation_config": Kind.TABLE,
+    "hf_overrides": Kind.TABLE,
     "chat_template": Kind.TEMPLATE,
 }
 

@@ -35,6 +35,8 @@ ALIASES: Mapping[str, Alias] = {
     "--page-size": Alias("block_size"),
     "--random-seed": Alias("seed"),
     # llama-server
+    "-hf": Alias("model"),
+    "--hf-repo": Alias("model"),
     "-c": Alias("max_model_len"),
     "--ctx-size": Alias("max_model_len"),
     "-np": Alias("max_num_seqs"),
@@ -65,8 +67,6 @@ _SHORT: Mapping[str, str] = {
     "-O": "optimization_level",
     "-ngl": "n_gpu_layers",
     "-dev": "device",
-    "-hf": "revision",
-    "--hf-repo": "revision",
     "-md": "spec_model",
     "--model-draft": "spec_model",
     "--lora": "enable_lora",
@@ -89,6 +89,7 @@ _DOOR: Mapping[str, str] = {
     "a request brings chat_template_kwargs itself": "--default-chat-template-kwargs",
     "the template is handed what the request says": "--chat-template-content-format",
     "answers are always the assistant's": "--response-role",
+    "a file of a repository is chosen with org/name:FILE": "--hf-file -hff",
     "nothing here does that": (
         "--enable-sleep-mode --fingerprint-mode --middleware --otlp-traces-endpoint --return-tokens-as-token-ids "
         "--watermark"

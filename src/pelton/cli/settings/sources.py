@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import yaml
 
-from pelton.cli.foreign_flags import ALIASES, ALWAYS_ON, flag_of, foreign, nearest_flag
-from pelton.cli.serve_flags import SETTINGS, WRONG, Kind, Setting, parse
+from pelton.cli.settings.foreign_flags import ALIASES, ALWAYS_ON, flag_of, foreign, nearest_flag
+from pelton.cli.settings.serve_flags import SETTINGS, WRONG, Kind, Setting, parse
 from pelton.core.config import EngineConfig, resolve
 from pelton.core.config import nearest as nearest_name
 from pelton.core.environment import PREFIX, empty_variables, setting_variables, unknown_variables
@@ -21,7 +21,7 @@ from pelton.engine.needs import check_names
 from pelton.sampling.effective import defaults_of, overrides_of
 from pelton.serve.settings import ServeSettings
 
-SECRET = "api_key"
+SECRETS = ("api_key", "hf_token")
 # What may stand for a setting on the command line and, without the hyphens before it, in a file.
 FLAGS = {
     **{setting.flag: setting.name for setting in SETTINGS.values()},
@@ -78,7 +78,7 @@ def from_flags(flags: Iterable[tuple[str, object]]) -> Found:
 
 def _written(setting: Setting, name: str, raw: object, between: str) -> str:
     """As the user wrote it, but for secrets."""
-    if setting.name == SECRET or (isinstance(raw, bool) and between == " "):
+    if setting.name in SECRETS or (isinstance(raw, bool) and between == " "):
         return name
     text = " ".join(map(str, raw)) if isinstance(raw, (tuple, list)) else str(raw)
     return f"{name}{between}{text if len(text) < 200 else text[:200] + '...'}"

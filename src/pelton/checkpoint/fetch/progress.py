@@ -1,0 +1,39 @@
+"""What fetching tells on stderr while it goes on. It decides nothing and fetches nothing."""
+
+import sys
+from functools import partial
+
+from tqdm import tqdm
+
+MEGABYTE = 1_000_000
+
+
+class Progress:
+    """What is told, if wanted: bars on a terminal; else a line at the start of a fetch and one at its end."""
+
+    def __init__(self, wanted: bool) -> None:
+        watched = sys.stderr is not None and sys.stderr.isatty()
+        self.bars, self._lines = wanted and watched, wanted and not watched
+        self._wanted = wanted
+
+    @property
+    def bar_class(self) -> "partial[tqdm[None]]":
+        """Makes bars, for who makes them himself."""
+        return partial(tqdm, disable=not self.bars)
+
+    def bar(self, what: str, total: int | None) -> "tqdm[None]":
+        """A bar of bytes, of which one that is not wanted shows nothing."""
+        return tqdm(desc=what, total=total, unit="B", unit_scale=True, unit_divisor=1024, disable=not self.bars)
+
+    def line(self, text: str, size: int | None, about: str = "") -> None:
+        """A line where no bars are; `size` in bytes."""
+        if self._lines and sys.stderr is not None:
+            amount = f" ({about}{size / MEGABYTE:.0f} MB)" if size else ""
+            sys.stderr.write(f"{text}{amount}\n")
+            sys.stderr.flush()
+
+    def note(self, text: str) -> None:
+        """What the user should know, bars or none."""
+        if self._wanted and sys.stderr is not None:
+            sys.stderr.write(f"note: {text}\n")
+            sys.stderr.flush()
