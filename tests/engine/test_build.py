@@ -78,14 +78,14 @@ def test_phases_are_timed_by_the_clock() -> None:
         clock.advance(1.0)
         raise ValueError
     assert phases.taken == (("one", 2.0), ("two", 1.0))
-    report = StartReport("m", 1 << 20, "bfloat16", 11, 1 << 20, 32, 320, "cpu", "avx2", 2, phases.taken)
+    report = StartReport("m", 1 << 20, "bfloat16", ((11, 1 << 20, None),), 32, 320, "cpu", "avx2", 2, phases.taken)
     assert report.seconds == 3.0
     assert report.lines()[-1] == "start    3.00 s (one 2.00, two 1.00)"
 
 
 def test_the_report_tells_what_fits() -> None:
     sizes = {"activation_bytes": 3 << 20, "max_num_seqs": 7}
-    report = StartReport("m", 1 << 20, "bfloat16", 641, 1 << 20, 32, 4096, "cpu", "avx2", 2, (), **sizes)  # type: ignore[arg-type]
+    report = StartReport("m", 1 << 20, "bfloat16", ((641, 1 << 20, None),), 32, 4096, "cpu", "avx2", 2, (), **sizes)  # type: ignore[arg-type]
     lines = report.lines()
     assert "memory   weights 1.0 MiB, KV 641.0 MiB when full, activations at most 3.0 MiB" in lines
     assert "kv       640 blocks of 32 tokens: 20480 tokens, at most 4096 per request" in lines

@@ -119,7 +119,7 @@ def test_a_text_that_needs_a_token_the_model_lacks_is_refused(fake_llm: Make, pr
     """A tokenizer may have more tokens than the model it comes with."""
     fake = fake_llm()
     maker = fake.llm._parts.requests
-    object.__setattr__(maker._limits, "vocab", 258)
+    object.__setattr__(maker._encoder, "_vocab", 258)
     with pytest.raises(RequestError, match=r"becomes token 25[89] \('<\w+>'\), and the model has only 258") as caught:
         fake.llm.generate(["good<start>", prompt, "good"], PARAMS, use_tqdm=False)
     assert caught.value.cause.startswith("prompts[1]: ") and caught.value.param == "prompt"

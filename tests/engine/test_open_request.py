@@ -51,10 +51,12 @@ def test_keys_are_the_tokens_of_whole_blocks_and_the_salt() -> None:
 
     one = OpenRequest(make_request("r", [1, 2, 3, 4, 5], 99), 4)
     one.generated += [6, 7, 8, 9, 10, 11, 300]
-    assert [one.key(block) for block in range(3)] == [bytes(4) + ids(1, 2, 3, 4), ids(5, 6, 7, 8), ids(9, 10, 11, 300)]
+    assert [one.key(block) for block in range(3)] == [bytes(8) + ids(1, 2, 3, 4), ids(5, 6, 7, 8), ids(9, 10, 11, 300)]
     with pytest.raises(AssertionError, match="block 3 of r has 0 known"):
         one.key(3)
     salted = OpenRequest(make_request("s", [1, 2, 3, 4, 5], 99, salt="\u00e9"), 4)
-    assert salted.key(0) == ids(2) + "\u00e9".encode() + ids(1, 2, 3, 4)
+    assert salted.key(0) == bytes(4) + ids(2) + "\u00e9".encode() + ids(1, 2, 3, 4)
+    turned = OpenRequest(make_request("t", [1, 2, 3, 4, 5], 99), 4, coordinates=b"yarn")
+    assert turned.key(0) == ids(4) + b"yarn" + bytes(4) + ids(1, 2, 3, 4)
     with pytest.raises(AssertionError, match="block 1 of s has 1 known"):
         salted.key(1)

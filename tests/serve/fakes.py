@@ -9,7 +9,7 @@ import msgspec
 from starlette.applications import Starlette
 from tests.engine.fakes import EOS, VOCAB, byte_tokenizer
 
-from pelton.checkpoint.special_tokens import SpecialTokens
+from pelton.checkpoint.special_tokens import FimTokens, SpecialTokens
 from pelton.core.clock import FakeClock
 from pelton.core.config import resolve
 from pelton.core.counters import EngineStats
@@ -28,22 +28,29 @@ from pelton.serve.settings import ServeSettings
 MODEL = "fake"
 SAYS = "Grüße, 世界! "  # over and over
 CACHED = 3  # tokens of every prompt that come from the prefix cache
+FIM = FimTokens(prefix=257, suffix=258, middle=259)
 TEMPLATE = (
     "{% for m in messages %}<start>{{ m.role }}:{{ m.content }}<end>{% endfor %}"
     "{% if add_generation_prompt %}<start>assistant:{% endif %}{% if shout %}!{% endif %}"
 )
 
 
-def make_front(values: dict[str, object] | None = None, policy: str = "fcfs") -> Front:
+def make_front(
+    values: dict[str, object] | None = None,
+    policy: str = "fcfs",
+    *,
+    template: str | None = TEMPLATE,
+    fim: FimTokens | None = FIM,
+) -> Front:
     """A Front of bytes; `values`: recommended by the model; `policy`: the order of requests."""
     defaults = Defaults(values or {}, dict.fromkeys(values or {}, "generation_config"))
     config = resolve(MODEL, {"seed": 5, "scheduling_policy": policy})
     params = effective({}, defaults).params
-    return Front(byte_tokenizer(), defaults, params, SpecialTokens(), config, chat_template=TEMPLATE)
+    return Front(byte_tokenizer(), defaults, params, SpecialTokens(fim=fim), config, chat_template=template)
 
 
 class FakeEngine:
-    """Says SAYS from its beginning to each request, one token per answer and step.
+    """Says `says` (SAYS) from its beginning to each request, one token per answer and step.
 
     `delay`: seconds per step; `fault`: how each answer fails, and after how many tokens; `refuse`: what submit raises,
     if there would be more requests than so many. `aborted`: ids of requests that were taken out.
@@ -59,8 +66,10 @@ class FakeEngine:
         refuse: tuple[Exception, int] | None = None,
         values: dict[str, object] | None = None,
         policy: str = "fcfs",
+        front: Front | None = None,
     ) -> None:
-        self.front = make_front(values, policy)
+        self.front = front or make_front(values, policy)
+        self.says = SAYS
         self.limits = PromptLimits(VOCAB, max_len, frozenset({EOS}))
         self.requests = self.front.maker(self.limits, FakeClock())
         self.stats = EngineStats(running=2, waiting=1)
@@ -70,8 +79,7 @@ class FakeEngine:
         self.aborted: list[str] = []
         self.resets = 0
         self._delay = delay
-        self._fault = fault
-        self._fault_code = fault_code
+        self._fault = None if fault is None else (*fault, fault_code)
         self._refuse = refuse
         self._answers = Answers(self.front.tokenizer)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -103,17 +111,20 @@ class FakeEngine:
         self._end(request_id, mailbox)
 
     async def _run(self, request: Request, mailbox: Mailbox) -> None:
-        said = SAYS.encode() * (1 + request.max_tokens // len(SAYS.encode()))
+        saying = self.says.encode() * (1 + request.max_tokens // len(self.says.encode()))
         names = [child.request_id for child in request.children()]
         await asyncio.sleep(self._delay)
         self._take(mailbox, [*(RequestScheduled(name, CACHED) for name in names), *_scored(request)])
-        for count, token in enumerate(said[: request.max_tokens]):
+        for count, token in enumerate(saying[: request.max_tokens]):
             if self._fault is not None and count == self._fault[1]:
-                end, code = self._fault[0], self._fault_code
+                end, _, code = self._fault
                 self._take(mailbox, [RequestFinished(name, end, error="Bad weather.", code=code) for name in names])
                 break
             scores = (_logprobs(token, request.params.logprobs),) if request.params.logprobs is not None else ()
-            self._take(mailbox, [TokensGenerated(name, (token,), scores) for name in names])
+            said: list[Event] = [TokensGenerated(name, (token,), scores) for name in names]
+            if token in request.stop_token_ids:
+                said += [RequestFinished(name, "stop", stop_token=token) for name in names]
+            self._take(mailbox, said)
             if mailbox.answer.finished:
                 break
             await asyncio.sleep(self._delay)

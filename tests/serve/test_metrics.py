@@ -17,7 +17,9 @@ from pelton.engine.report import StartReport
 from pelton.serve.metrics import Metrics
 from pelton.serve.metrics.histogram import Histogram, token_edges
 
-REPORT = StartReport("m", 1, "bfloat16", 65, 4096, 32, 2000, "cpu", "avx2", 2, (("open", 0.5), ("compile", 1.0)))
+REPORT = StartReport(
+    "m", 1, "bfloat16", ((65, 4096, None),), 32, 2000, "cpu", "avx2", 2, (("open", 0.5), ("compile", 1.0))
+)
 # Name -> type, as vLLM's documentation lists them.
 VLLM = {
     **dict.fromkeys(
@@ -140,7 +142,7 @@ def test_buckets(rig: Rig, name: str, edges: list[float]) -> None:
 
 
 def test_state(rig: Rig) -> None:
-    rig.step(running=3, waiting=2, kv_blocks=64, kv_usage=0.25, cached_blocks=8, kv_waste=0.125)
+    rig.step(running=3, waiting=2, kv_blocks=64, held_blocks=16, kv_usage=0.25, cached_blocks=8, kv_waste=0.125)
     found = rig.read()
     assert value(found, "vllm:num_requests_running") == 3
     assert value(found, "vllm:num_requests_waiting") == 2

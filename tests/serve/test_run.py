@@ -218,7 +218,7 @@ class Dying(FakeEngine):
     """An engine that gives up a moment after its start."""
 
     failure = "The model's file is gone."
-    report = StartReport("m", 1, "bfloat16", 9, 64, 32, 256, "cpu", "avx2", 1, (("open", 0.1),))
+    report = StartReport("m", 1, "bfloat16", ((9, 64, None),), 32, 256, "cpu", "avx2", 1, (("open", 0.1),))
 
     def __init__(self) -> None:
         super().__init__()

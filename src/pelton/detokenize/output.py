@@ -1,11 +1,13 @@
 """OutputText: accepted tokens in, safe text out, how many of the tokens still belong to the answer. It keeps no text.
 
-Invariant: the pieces of all pushes and of finish(), joined, do not depend on how the tokens were grouped into pushes.
+Invariant: the pieces of all pushes and of finish(), joined, do not depend on how the tokens were grouped into pushes,
+nor on the granularity. Stop strings see the text before it is held back for its granularity.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pelton.detokenize.granularity import Gate
 from pelton.detokenize.stops import StopStrings
 from pelton.detokenize.stream import TokenBytes, TokenStream
 
@@ -28,6 +30,7 @@ class OutputText:
 
     An end token that should leave no text must be special or not be pushed. After a stop string nothing more is kept.
     What the first `min_tokens` tokens complete is no stop string: it must end in the text of a later one.
+    `granularity`: where pieces end, see Gate.
     """
 
     def __init__(
@@ -39,9 +42,11 @@ class OutputText:
         skip_special: bool = True,
         prompt_ids: Sequence[int] = (),
         min_tokens: int = 0,
+        granularity: str = "token",
     ) -> None:
         self._stream = TokenStream(vocabulary, skip_special=skip_special, prompt_ids=prompt_ids)
         self._stops = StopStrings(stops, include=include_stop) if stops else None
+        self._gate = Gate(granularity)
         self._stop: str | None = None
         self._unstoppable = min_tokens
 
@@ -53,7 +58,7 @@ class OutputText:
     def push(self, ids: Sequence[int]) -> TextPiece:
         """Text of the next tokens; see TextPiece."""
         if self._stops is None:
-            return TextPiece(self._stream.add(ids), None, len(ids))
+            return TextPiece(self._gate.feed(self._stream.add(ids)), None, len(ids))
         if self._stop is not None:
             return TextPiece("", self._stop, 0)
         pieces = []
@@ -62,15 +67,15 @@ class OutputText:
             text, self._stop = self._stops.feed(self._stream.add((token_id,)), ends=self._unstoppable < 0)
             pieces.append(text)
             if self._stop is not None:
-                return TextPiece("".join(pieces), self._stop, kept)
-        return TextPiece("".join(pieces), None, len(ids))
+                return TextPiece(self._gate.feed("".join(pieces)) + self._gate.finish(), self._stop, kept)
+        return TextPiece(self._gate.feed("".join(pieces)), None, len(ids))
 
     def finish(self) -> TextPiece:
         """What is still held, at the end of an answer without a stop string: an unfinished character becomes U+FFFD."""
         rest = self._stream.finish()
-        if self._stops is None:
-            return TextPiece(rest, None, 0)
         if self._stop is not None:
             return TextPiece("", self._stop, 0)
-        text, self._stop = self._stops.feed(rest, ends=self._unstoppable < 0)
-        return TextPiece(text + self._stops.finish(), self._stop, 0)
+        if self._stops is not None:
+            text, self._stop = self._stops.feed(rest, ends=self._unstoppable < 0)
+            rest = text + self._stops.finish()
+        return TextPiece(self._gate.feed(rest) + self._gate.finish(), self._stop, 0)

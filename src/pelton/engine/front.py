@@ -5,10 +5,12 @@ depends on no open file.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pelton.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from pelton.checkpoint.special_tokens import SpecialTokens
+from pelton.checkpoint.tokenizer_files import open_tokenizer_files
 from pelton.core.clock import Clock
 from pelton.core.config import EngineConfig
 from pelton.core.errors import RequestError, SettingError
@@ -21,6 +23,7 @@ from pelton.tokenize.chat_template import ChatTemplate, build_chat_template
 from pelton.tokenize.tokenizer import Tokenizer, build_tokenizer
 from pelton.tokenize.vocabulary import check_vocabulary
 
+NO_TEMPLATE = "no_chat_template"
 KEPT_TEMPLATES = 16  # requests may bring their own, in any number
 
 
@@ -43,6 +46,14 @@ class Front:
     def template(self, source: str | None = None) -> ChatTemplate:
         """The chat template: `source` if given, else the settings', else the checkpoint's; RequestError without any."""
         chosen = source or self.config.model.chat_template or self.chat_template
+        if not chosen:
+            raise RequestError(
+                f"{Path(self.config.model.model).name} has no chat template, so messages make no prompt for it.",
+                "Send it a text to continue (/v1/completions, LLM.generate, pelton complete), "
+                "or start with a chat template.",
+                param="messages",
+                code=NO_TEMPLATE,
+            )
         compiled = self.templates.get(chosen)
         if compiled is None:
             if len(self.templates) >= KEPT_TEMPLATES:
@@ -61,7 +72,8 @@ class Front:
         """Makes Requests for an engine of these limits, whose clock this is."""
         policy = self.config.schedule.scheduling_policy
         heeding = () if _heeds_priority(policy) else tuple(name for name in ORDERS if _heeds_priority(name))
-        return RequestMaker(self.tokenizer, limits, clock, self.config.seed, priority_needs=heeding)
+        fim = self.special_tokens.fim
+        return RequestMaker(self.tokenizer, limits, clock, self.config.seed, priority_needs=heeding, fim=fim)
 
 
 def build_front(config: EngineConfig, checkpoint: Checkpoint | None = None) -> Front:
@@ -73,7 +85,7 @@ def build_front(config: EngineConfig, checkpoint: Checkpoint | None = None) -> F
     overrides = overrides_of(config.model.override_generation_config)
     if checkpoint is not None:
         return _front(config, checkpoint, overrides)
-    opened = open_checkpoint(config.model.model, progress=True)
+    opened = open_checkpoint(config.model.model, config.fetch, progress=True)
     try:
         return _front(config, opened, overrides)
     finally:
@@ -88,7 +100,7 @@ def _front(config: EngineConfig, checkpoint: Checkpoint, overrides: Mapping[str,
     recommended = config.model.generation_config == "auto"
     defaults = defaults_of(checkpoint.generation_config, overrides, recommended)
     return Front(
-        tokenizer=_tokenizer(checkpoint, config.model.tokenizer),
+        tokenizer=_tokenizer(checkpoint, config),
         defaults=defaults,
         default_params=effective({}, defaults).params,
         special_tokens=checkpoint.special_tokens,
@@ -109,11 +121,11 @@ def _templates(source: str | None, tokens: SpecialTokens) -> dict[str | None, Ch
         raise SettingError(f"chat_template cannot work: {error.cause}", error.remedy) from error
 
 
-def _tokenizer(checkpoint: Checkpoint, other: str | None) -> Tokenizer:
-    """The checkpoint's own, or that of another one by its reference."""
-    if other is None:
+def _tokenizer(checkpoint: Checkpoint, config: EngineConfig) -> Tokenizer:
+    """The checkpoint's own, or that of another one, by its reference; `revision` is of the model alone."""
+    if config.model.tokenizer is None:
         return build_tokenizer(checkpoint)
-    source = open_checkpoint(other)
+    source = open_tokenizer_files(config.model.tokenizer, replace(config.fetch, revision=None), progress=True)
     try:
         return build_tokenizer(source)
     finally:

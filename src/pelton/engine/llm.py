@@ -91,6 +91,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers to one or many prompts (text, {"prompt": text} or {"prompt_token_ids": ids}), in their order.
 
+        A prompt with "suffix" has what stands between the two as its answer, if the model was trained to fill in.
         `priority`: one for all or one for each; smaller is more urgent. Other than 0 it needs a scheduling_policy that
         looks at it. Only requests of the same `cache_salt` share the beginnings of their prompts. All prompts are
         checked before any runs: RequestError names the place of the first bad one. A request that fails later has

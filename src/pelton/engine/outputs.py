@@ -21,6 +21,7 @@ Named = dict[int, Logprob]
 class StreamPiece:
     """What came of one of the answers since its last piece: text (no half characters), token ids, their `logprobs`.
 
+    Tokens come no later than their text; where text is held back, they may come before it (see docs/http.md).
     `index` counts the answers of a request. An answer's last piece says why it ended; the last one of the whole request
     has its `output`.
     """
@@ -55,7 +56,10 @@ class _Sequence:
                 skip_special=params.skip_special_tokens,
                 prompt_ids=request.prompt_token_ids,
                 min_tokens=params.min_tokens,
+                granularity=params.stream_granularity,
             )
+        # Tokens alone make no piece of a word or a sentence: they come with its text, or that of a later one.
+        self._tokens_make_pieces = self._text is None or params.stream_granularity == "token"
         self._pieces: list[str] = []
         self._tokens: list[int] = []
         self._logprobs: list[Named] | None = None if params.logprobs is None else []
@@ -107,15 +111,16 @@ class _Sequence:
         self.finish_reason, self._stop_reason = reason, stop
 
     def piece(self) -> StreamPiece | None:
-        """What came since the last call, None if nothing did."""
+        """What came since the last piece, None if that makes none yet."""
         pieces, tokens, ended = self._told
-        self._told = (len(self._pieces), len(self._tokens), self.finished)
-        text, ids = "".join(self._pieces[pieces:]), tuple(self._tokens[tokens:])
-        if not (text or ids or self.finished) or ended:
+        text = "".join(self._pieces[pieces:])
+        news = text or (self._tokens_make_pieces and len(self._tokens) > tokens)
+        if not (news or self.finished) or ended:
             return None
+        self._told = (len(self._pieces), len(self._tokens), self.finished)
         return StreamPiece(
             text,
-            ids,
+            tuple(self._tokens[tokens:]),
             index=self.request.child,
             logprobs=None if self._logprobs is None else self._logprobs[tokens:],
             finish_reason=self.finish_reason,

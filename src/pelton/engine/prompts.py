@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TypeVar
 
+from pelton.checkpoint.special_tokens import FimTokens
 from pelton.core.clock import Clock
 from pelton.core.errors import RequestError
 from pelton.core.params import SamplingParams, whole
 from pelton.core.request import Request
+from pelton.engine.texts.encoding import PromptEncoder
+from pelton.engine.texts.infill import Infill
 from pelton.sampling.seeds import fresh_seed, seed_source
 from pelton.tokenize.tokenizer import Tokenizer
 
@@ -22,14 +25,11 @@ Prompt = str | Mapping[str, object]
 Prompts = Prompt | Sequence[Prompt]
 Message = Mapping[str, object]
 Conversation = Sequence[Message]
-KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+KEYS = ("prompt", "prompt_token_ids", "suffix", "cache_salt")
 # What a template is given by other ways than chat_template_kwargs ("self" is Jinja's own).
 RESERVED = ("messages", "add_generation_prompt", "continue_final_message", "tools", "self")
-TOO_LONG = "context_length_exceeded"
 NOTHING_LEFT = "no_token_left"  # allowed and banned tokens leave nothing to draw from
 LARGEST_PRIORITY = 1 << 31
-SPARE_TOKENS = 1 << 10
-LONG_TEXT = 1 << 18  # characters from which on tokenising takes longer than seeing that it is in vain
 
 
 def prompt_list(prompts: Prompts) -> list[Prompt]:
@@ -129,7 +129,8 @@ class PromptLimits:
 class RequestMaker:
     """Makes Requests with fresh ids and seeds. `seed`: makes the drawn seeds repeatable; None: from the system.
 
-    `priority_needs`: values of scheduling_policy that look at priorities, if the present one does not.
+    `priority_needs`: values of scheduling_policy that look at priorities, if the present one does not. `fim`: the
+    model's tokens for filling in the middle. `infill` makes prompts that do.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class RequestMaker:
         seed: int | None,
         *,
         priority_needs: tuple[str, ...] = (),
+        fim: FimTokens | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
@@ -147,6 +149,8 @@ class RequestMaker:
         self._seeds = seed_source(seed)
         self._priority_needs = priority_needs
         self._numbers = count()
+        self._encoder = PromptEncoder(tokenizer, limits.vocab, limits.max_len)
+        self.infill = Infill(self._encoder, fim)
 
     def make_all(
         self,
@@ -176,6 +180,7 @@ class RequestMaker:
     ) -> Request:
         """The Request for one prompt: text (special tokens in it count as such) or token ids.
 
+        With "suffix" the answer is what stands between the two, and in both special tokens are text like any other.
         `request_id` None: the next number. A smaller `priority` is more urgent; where the order of requests does not
         look at it, it has to be 0. RequestError for what cannot run; its code is context_length_exceeded for a prompt
         that leaves no room.
@@ -186,13 +191,15 @@ class RequestMaker:
         if not ids:
             raise RequestError("The prompt is empty.", "Give at least one token.", param="prompt")
         if len(ids) >= self._limits.max_len:
-            raise self._too_long(f"{len(ids)} tokens", "prompt")
+            raise self._encoder.too_long(f"{len(ids)} tokens", "prompt")
         room = self._limits.max_len - len(ids)
         self._check_params(params, room)
         salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
         if params.seed is None:
             params = replace(params, seed=fresh_seed(self._seeds))
-        ends = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else self._limits.end_ids)
+        ends = frozenset(params.stop_ids)
+        if not params.ignore_eos:
+            ends |= self._limits.end_ids | (self.infill.ends if _suffix(prompt) else frozenset())
         bad_words = self._bad_words(params)
         _expect_choice(params, ends, bad_words)
         return Request(
@@ -264,42 +271,7 @@ class RequestMaker:
         RequestError (for `param`) for a text that cannot fit, before time is spent on it, and for one that needs a
         token the model does not have.
         """
-        if len(text) >= LONG_TEXT:
-            size, longest = len(text.encode("utf-8", "surrogatepass")), self._tokenizer.longest_token_bytes
-            if longest is not None and size >= self._limits.max_len * longest:
-                raise self._too_long(f"{size} bytes, which is at least {-(-size // longest)} tokens", param)
-            self._refuse_long_start(text, param)
-        encode = self._tokenizer.encode_prompt if bos else self._tokenizer.encode
-        ids = tuple(encode(text, special=True, param=param))
-        outside = next((token for token in ids if token >= self._limits.vocab), None)
-        if outside is not None:
-            raise RequestError(
-                f"The text becomes token {outside} ({self._tokenizer.token_text(outside)!r}), and the model has only "
-                f"{self._limits.vocab} tokens.",
-                "Leave that text out, or use the tokenizer that belongs to the model.",
-                param=param,
-            )
-        return ids
-
-    def _refuse_long_start(self, text: str, param: str) -> None:
-        """RequestError for a text whose beginning alone has many more tokens than fit, so that time and memory are
-        bounded by what fits. What follows can join the beginning's last tokens only, not undo half of all.
-        """
-        size = LONG_TEXT
-        while size < len(text):
-            count = len(self._tokenizer.encode(text[:size], special=True, param=param))
-            if count > 2 * self._limits.max_len + SPARE_TOKENS:
-                raise self._too_long(f"more than {count // 2} tokens", param)
-            size *= 2
-
-    def _too_long(self, size: str, param: str) -> RequestError:
-        most = self._limits.max_len
-        return RequestError(
-            f"The prompt has {size}; with its answer it may have {most}.",
-            f"Shorten it to at most {most - 1} tokens.",
-            param=param,
-            code=TOO_LONG,
-        )
+        return self._encoder.encode(text, bos=bos, param=param)
 
     def _read(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
         """(text where given, token ids)."""
@@ -317,8 +289,13 @@ class RequestMaker:
         text = prompt.get("prompt")
         if text is not None:
             text = _well_formed("prompt", text)
+        ids = None
         if prompt.get("prompt_token_ids") is not None:
-            return text, self._checked(prompt["prompt_token_ids"])
+            ids = self._checked(prompt["prompt_token_ids"])
+        if suffix := _suffix(prompt):
+            return text, self.infill.whole(text or "" if ids is None else ids, suffix)
+        if ids is not None:
+            return text, ids
         if text is None:
             raise RequestError("A prompt has neither prompt nor prompt_token_ids.", param="prompt")
         return self._read(text)
@@ -327,7 +304,7 @@ class RequestMaker:
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
             raise RequestError(f"prompt_token_ids is {_kind(ids)}, not a list of ids.", param="prompt_token_ids")
         if isinstance(ids, Sized) and len(ids) >= self._limits.max_len:
-            raise self._too_long(f"{len(ids)} tokens", "prompt")
+            raise self._encoder.too_long(f"{len(ids)} tokens", "prompt")
         return tuple(self._checked_id(place, value) for place, value in enumerate(ids))
 
     def _checked_id(self, place: int, value: object) -> int:
@@ -355,6 +332,12 @@ def _expect_choice(params: SamplingParams, ends: frozenset[int], bad_words: tupl
             param="allowed_token_ids",
             code=NOTHING_LEFT,
         )
+
+
+def _suffix(prompt: Prompt) -> str:
+    """What is to stand behind the answer; empty where that is open."""
+    given = prompt.get("suffix") if isinstance(prompt, Mapping) else None
+    return "" if given is None else _well_formed("suffix", given)
 
 
 def _well_formed(name: str, text: object) -> str:

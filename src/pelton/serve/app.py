@@ -15,18 +15,21 @@ from pelton.serve.request_id import HEADER, RequestId
 from pelton.serve.routes import status
 from pelton.serve.routes.chat import chat
 from pelton.serve.routes.completions import completions
+from pelton.serve.routes.infill import infill
 from pelton.serve.routes.models import model, models
-from pelton.serve.routes.tokens import detokenize, tokenize
+from pelton.serve.routes.tokens import detokenize, tokenize, tokenizer_info
 from pelton.serve.service import ServedEngine, Service
 from pelton.serve.settings import ServeSettings
 
 ROUTES = (
     Route("/v1/chat/completions", chat, methods=["POST"]),
     Route("/v1/completions", completions, methods=["POST"]),
+    Route("/infill", infill, methods=["POST"]),
     Route("/v1/models", models),
     Route("/v1/models/{name:path}", model),
     Route("/tokenize", tokenize, methods=["POST"]),
     Route("/detokenize", detokenize, methods=["POST"]),
+    Route("/tokenizer_info", tokenizer_info),
     Route("/health", status.health),
     Route("/ping", status.health, methods=["GET", "POST"]),
     Route("/version", status.version),

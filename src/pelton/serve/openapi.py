@@ -20,6 +20,7 @@ from pelton.serve.schema.fields import (
     SamplingFields,
     TokenizeFields,
 )
+from pelton.serve.schema.infill import InfillAnswer, InfillFields
 from pelton.serve.schema.json_text import Json
 
 REFERENCE = "#/components/schemas/{name}"
@@ -33,6 +34,7 @@ POSTS: dict[str, tuple[str, tuple[Records, ...], type[msgspec.Struct] | None]] =
         ChatAnswer,
     ),
     "/v1/completions": ("Answers to prompts", ((CompletionFields, CallFields, SamplingFields),), TextAnswer),
+    "/infill": ("What stands between two texts", ((InfillFields,),), InfillAnswer),
     "/tokenize": (
         "Token ids of a prompt or a conversation",
         ((PromptFields, TokenizeFields), (MessageFields, TokenizeFields)),
@@ -41,9 +43,10 @@ POSTS: dict[str, tuple[str, tuple[Records, ...], type[msgspec.Struct] | None]] =
     "/detokenize": ("Text of token ids", ((DetokenizeFields,),), Text),
     "/reset_prefix_cache": ("Forgets cached blocks", (), None),
 }
-STREAMED = (ChatAnswer, TextAnswer)
+STREAMED = (ChatAnswer, TextAnswer, InfillAnswer)
 GETS = {
     "/v1/models": "Names of the model",
+    "/tokenizer_info": "Special tokens and the chat template",
     "/health": "Whether requests are taken",
     "/ping": "The same, by another name",
     "/version": "Version of the server",

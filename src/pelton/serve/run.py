@@ -96,6 +96,8 @@ class Server:
         self._tell(f"sampling {sampling_line(effective({}, engine.front.defaults))}")
         for note in (*engine.report.notes, *engine.front.notes):
             self._tell(f"note: {note}")
+        if not (engine.front.chat_template or self._config.model.chat_template):
+            self._tell("note: the model has no chat template: chats are refused; --chat-template FILE gives one")
         names = ", ".join(self._settings.served_model_names)
         self._tell(f"ready    on {self._listening.url} after {seconds:.2f} s, as {names}")
 

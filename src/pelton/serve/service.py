@@ -90,13 +90,17 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A checked body: what the engine is to do, and how the answer is told. One request for each prompt."""
+    """A checked body: what the engine is to do, and how the answer is told. One request for each prompt.
+
+    `marked`: a stream ends with OpenAI's mark.
+    """
 
     requests: tuple[Request, ...]
     writer: Writer
     stream: bool
     ignored: tuple[str, ...]
     effective: Effective
+    marked: bool = True
 
 
 class Service:

@@ -52,17 +52,18 @@ class Reply:
 
     async def _stream(self, answers: Sequence[OpenAnswer], send: Send) -> None:
         events = Events(send, self._headers(b"text/event-stream; charset=utf-8"))
+        done = DONE if self._call.marked else b""
         alive = asyncio.create_task(events.keep_alive(self._service.settings.sse_keep_alive_interval))
         try:
             outputs = await self._send_pieces(answers, events)
-            await events.end(self._call.writer.last(outputs) + DONE)
+            await events.end(self._call.writer.last(outputs) + done)
         except PeltonError as error:
             if not events.begun:
                 raise
-            await events.end(http_error(error).event() + DONE)
+            await events.end(http_error(error).event() + done)
         except Exception as error:
             if events.begun:
-                await events.end(http_error(error).event() + DONE)
+                await events.end(http_error(error).event() + done)
             raise
         finally:
             await _cancelled(alive)

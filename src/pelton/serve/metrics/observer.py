@@ -259,9 +259,8 @@ class Metrics(Collector):
         if self._engine is not None:
             yield info("vllm:cache_config_info", "The KV cache.", _cache_info(*self._engine))
             yield families.gauge("pelton:start_seconds", "Time the engine took to start.", self._engine[1].seconds)
-        held = round(stats.kv_usage * stats.kv_blocks)
-        free = stats.kv_blocks - held - stats.cached_blocks
-        states = by("state", {"held": held, "cached": stats.cached_blocks, "free": free})
+        free = stats.kv_blocks - stats.held_blocks - stats.cached_blocks
+        states = by("state", {"held": stats.held_blocks, "cached": stats.cached_blocks, "free": free})
         yield families.gauge("pelton:kv_blocks", "KV blocks, by what they hold.", states)
         text = "Share of the token places in held KV blocks that hold no token, 0 to 1."
         yield families.gauge("pelton:kv_waste_perc", text, stats.kv_waste)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from starlette.requests import Request as HttpRequest
 from starlette.types import Scope
 
+from pelton.core.errors import RequestError
 from pelton.serve.replies.completion import CompletionWriter
 from pelton.serve.routes.generation import asked, head_of, replied, requests_of, sampling_of
 from pelton.serve.schema.body import Body
@@ -36,7 +37,9 @@ def completions_call(service: Service, scope: Scope, raw: bytes) -> Call:
             given["prompt_logprobs"] = max(own.logprobs, asked_for if isinstance(asked_for, int) else 0)
     used = sampling_of(service, given, None)
     bos = common.fields.add_special_tokens is not False
-    prompts = [_prompt(service, prompt, bos) for prompt in prompts_of(own.prompt)]
+    if own.suffix:
+        _check_beside_suffix(echo, bos)
+    prompts = [_prompt(service, prompt, bos, own.suffix) for prompt in prompts_of(own.prompt)]
     largest = "max_tokens" if "max_tokens" in given else None
     requests = requests_of(service, prompts, used.params, common.fields, source="prompt", largest=largest)
     head = head_of(service, scope, "cmpl", common, requests, used)
@@ -46,8 +49,26 @@ def completions_call(service: Service, scope: Scope, raw: bytes) -> Call:
     return Call(requests, writer, common.stream, body.ignored, used)
 
 
-def _prompt(service: Service, given: Given, bos: bool) -> str | Mapping[str, object]:
+def _check_beside_suffix(echo: bool, bos: bool) -> None:
+    """RequestError for what has no meaning where an answer fills a gap."""
+    if echo:
+        raise RequestError(
+            "echo puts the prompt in front, and with suffix that is no beginning of a text.",
+            "Leave one of them out.",
+            param="echo",
+        )
+    if not bos:
+        raise RequestError(
+            "With suffix the prompt is put together of special tokens.",
+            "Leave add_special_tokens out.",
+            param="add_special_tokens",
+        )
+
+
+def _prompt(service: Service, given: Given, bos: bool, suffix: str | None) -> str | Mapping[str, object]:
     """The prompt as RequestMaker takes it."""
+    if suffix:
+        return {"prompt_token_ids" if isinstance(given, list) else "prompt": given, "suffix": suffix}
     if isinstance(given, list):
         return {"prompt_token_ids": given}
     if bos:

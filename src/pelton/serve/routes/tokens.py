@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, in vLLM's shape. They start nothing in the engine."""
+"""POST /tokenize and /detokenize, GET /tokenizer_info, in vLLM's shape. They start nothing in the engine."""
 
 import msgspec
 from starlette.requests import Request as HttpRequest
@@ -8,7 +8,7 @@ from pelton.core.errors import RequestError
 from pelton.serve.replies.head import encode
 from pelton.serve.routes.generation import service_of
 from pelton.serve.routes.rendering import rendered
-from pelton.serve.schema.answers import Text, Tokens
+from pelton.serve.schema.answers import Text, TokenizerInfo, Tokens
 from pelton.serve.schema.body import Body, told
 from pelton.serve.schema.fields import DetokenizeFields, MessageFields, PromptFields, TokenizeFields
 from pelton.serve.schema.json_text import read_object
@@ -25,6 +25,26 @@ async def detokenize(http: HttpRequest) -> Response:
     """Text of token ids."""
     service = service_of(http)
     return await service.prepare(lambda raw: _detokenize(service, raw), await http.body())
+
+
+async def tokenizer_info(http: HttpRequest) -> Response:
+    """The tokenizer's special tokens and the chat template."""
+    service = service_of(http)
+    service.expect_running()
+    front = service.engine.front
+    tokenizer, tokens = front.tokenizer, front.special_tokens
+    info = TokenizerInfo(
+        tokenizer_class=type(tokenizer).__name__,
+        vocab_size=tokenizer.vocab_size,
+        model_max_length=service.engine.limits.max_len,
+        add_bos_token=tokenizer.add_bos,
+        bos_token=tokens.bos_token,
+        eos_token=tokens.eos_token,
+        pad_token=tokens.pad_token,
+        unk_token=tokens.unk_token,
+        chat_template=front.config.model.chat_template or front.chat_template,
+    )
+    return Response(encode(info), media_type="application/json")
 
 
 def _tokenize(service: Service, raw: bytes) -> Response:

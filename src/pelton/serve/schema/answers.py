@@ -158,6 +158,20 @@ class Tokens(msgspec.Struct):
     token_strs: list[str] | None = None
 
 
+class TokenizerInfo(msgspec.Struct):
+    """What a client that works with token ids asks of a tokenizer. Tokens by their text, null where there is none."""
+
+    tokenizer_class: str
+    vocab_size: int
+    model_max_length: int
+    add_bos_token: bool
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None
+
+
 class Text(msgspec.Struct):
     """The text of token ids, special tokens shown."""
 

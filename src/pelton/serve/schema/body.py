@@ -4,7 +4,7 @@ Invariant: each field of the body is in a record, refused, a label, or told as i
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import TypeVar
 
 import msgspec
@@ -25,17 +25,27 @@ _SHOWN = 60  # characters of a value in an error
 class Body:
     """One request's JSON object; `strict`: unknown fields are refused. RequestError for fields that are not done.
 
+    `hints`: fields that take no effect and are told, but never refused.
+
     `ignored`: names of what takes no effect, of what stands in a field as "field.name".
     """
 
-    def __init__(self, fields: Mapping[str, Json], *, strict: bool, known: tuple[type[msgspec.Struct], ...]) -> None:
-        check_refused(fields)
+    def __init__(
+        self,
+        fields: Mapping[str, Json],
+        *,
+        strict: bool,
+        known: tuple[type[msgspec.Struct], ...],
+        hints: Set[str] = frozenset(),
+    ) -> None:
+        names = {name for kind in known for name in kind.__struct_fields__}
+        check_refused(fields, names)
         # JSON knows no whole numbers: 2.0 is 2, which many clients write so.
         self._fields = {name: _whole(value) for name, value in fields.items()}
-        names = {name for kind in known for name in kind.__struct_fields__}
         self.ignored: tuple[str, ...] = ()
         self._strict = strict
-        self.ignore(sorted(fields.keys() - names - LABELS - NEUTRAL.keys() - REFUSED.keys()))
+        self.ignore(sorted(fields.keys() - names - hints - LABELS - NEUTRAL.keys() - REFUSED.keys()))
+        self.ignored += tuple(sorted(fields.keys() & hints))
         for name in NESTED.keys() & names:
             inner = fields.get(name)
             if isinstance(inner, Mapping):

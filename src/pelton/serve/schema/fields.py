@@ -4,7 +4,7 @@ A body is read as several of these records at once, so that what two routes shar
 absent everywhere.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -64,6 +64,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     min_tokens: Count | None = None
     prompt_logprobs: TopCount | None = None
     skip_special_tokens: bool | None = None
+    stream_granularity: Literal["token", "word", "sentence"] | None = None
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -132,6 +133,7 @@ class CompletionFields(msgspec.Struct, kw_only=True):
         ),
     ]
     logprobs: TopCount | None = None
+    suffix: Annotated[str, Meta(description="What stands behind the answer.")] | None = None
 
 
 class PromptFields(msgspec.Struct, kw_only=True):

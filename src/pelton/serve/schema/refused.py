@@ -4,10 +4,10 @@ Those of sampling stand in sampling/refused.py. Invariant: such a field is taken
 never ignored.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from pelton.core.errors import RequestError
-from pelton.sampling.refused import asks_nothing, refuse
+from pelton.sampling.refused import REFUSED, asks_nothing, refuse
 from pelton.serve.schema.json_text import Json
 
 # Null, false and what is empty always ask for nothing.
@@ -16,6 +16,7 @@ NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "documents": (),
     "function_call": ("none", "auto"),
     "functions": (),
+    "grammar": (),
     "guided_choice": (),
     "guided_decoding_backend": (),
     "guided_grammar": (),
@@ -23,11 +24,14 @@ NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "guided_regex": (),
     "guided_whitespace_pattern": (),
     "include_reasoning": (True,),
+    "json_schema": (),
     "kv_transfer_params": (),
     "logprob_token_ids": (),
+    "lora": (),
     "media_io_kwargs": (),
     "mm_processor_kwargs": (),
     "modalities": (["text"],),
+    "post_sampling_probs": (),
     "prediction": (),
     "prompt_embeds": (),
     "reasoning_effort": ("none",),
@@ -57,10 +61,13 @@ LABELS = frozenset(
 )
 
 
-def check_refused(body: Mapping[str, Json]) -> None:
-    """RequestError naming the first field of the body that asks for something that is not done."""
-    refuse(body)
-    for name in sorted(body.keys() & NEUTRAL.keys()):
+def check_refused(body: Mapping[str, Json], known: Set[str]) -> None:
+    """RequestError naming the first field of the body that asks for something that is not done.
+
+    `known`: fields that the route does, though others do not.
+    """
+    refuse({name: value for name, value in body.items() if name not in known or name not in REFUSED})
+    for name in sorted((body.keys() & NEUTRAL.keys()) - known):
         value = body[name]
         if not asks_nothing(value, ()) and not any(
             type(value) is type(none) and value == none for none in NEUTRAL[name]

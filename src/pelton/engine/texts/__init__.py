@@ -1,0 +1,1 @@
+"""Texts as the ids of prompts: whole ones, and what stands around a gap. Nothing here makes a Request."""
