@@ -13,7 +13,7 @@ import time
 
 import record
 
-from pelton.checkpoint.pull import pull
+from pelton.checkpoint.fetch.pull import pull
 
 MB = 1_000_000
 AIM_SECONDS = 1.5

@@ -50,7 +50,7 @@ def data() -> Path:
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The default model's GGUF file, fetched once per machine."""
-    from pelton.checkpoint.pull import pull
+    from pelton.checkpoint.fetch.pull import pull
 
     # Two test processes that need the model at once would both fetch it.
     with open(Path(tempfile.gettempdir()) / f"pelton-tests-{os.getuid()}.lock", "w") as lock:

@@ -22,7 +22,7 @@ from tests.numerics.inputs import inputs  # noqa: E402
 from tests.numerics.vectors import KINDS  # noqa: E402
 
 NOTE = (
-    "Vectors of order 1 (numerics.md). Floats are hexadecimal; in product, attention and rms_norm they are fp32, which "
+    "Vectors of order 1 (numerics.md). Floats are hexadecimal; in product, attention and norms they are fp32, which "
     f"bf16 and fp16 numbers are too. A case with count has {RULE} for i below count. An edit is [token, bias, count, "
     "1 if seen + 2 if allowed]; flags 1 of a wish: only allowed tokens. Changed bits are a new order."
 )

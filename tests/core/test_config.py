@@ -41,7 +41,7 @@ REFUSED: list[tuple[str, object, str]] = [
     ("max_model_len", "AUTO", "whole number"),
     ("generation_config", "model", "auto, none, vllm"),
     ("generation_config", None, "text"),
-    ("override_generation_config", {"top_p": 1}, "text"),
+    ("override_generation_config", ["top_p"], "text"),
     ("threads", 1.5, "whole number"),
     ("threads", -1, "0: all allowed cores"),
     ("threads", 100_000, f"from 0 to {MOST_THREADS}"),

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from pelton import LLM, CompletionOutput, RequestOutput, SamplingParams
-from pelton.core.config import BackendSection, CacheSection, EngineConfig, ModelSection, ScheduleSection, resolve
+from pelton.core.config import (
+    BackendSection,
+    CacheSection,
+    EngineConfig,
+    FetchSection,
+    ModelSection,
+    ScheduleSection,
+    resolve,
+)
 from pelton.core.errors import RequestError
 from pelton.core.request import Logprob, RequestMetrics
 
@@ -33,7 +41,7 @@ def defaults(*kinds: "type[object]") -> dict[str, object]:
 
 
 def test_every_setting_has_its_default() -> None:
-    wanted = defaults(ModelSection, CacheSection, ScheduleSection, BackendSection)
+    wanted = defaults(ModelSection, FetchSection, CacheSection, ScheduleSection, BackendSection)
     seed = {field.name: field.default for field in fields(EngineConfig)}["seed"]
     assert told("Setting") == {**wanted, "seed": seed}
     resolve("m", told("Setting"))

@@ -107,7 +107,9 @@ def test_from_the_engine(message: Outbound) -> None:
 
 
 def test_a_report_arrives_as_it_is_with_paths_that_are_no_unicode() -> None:
-    report = StartReport("/tmp/\udce9", 1, "bfloat16", 2, 3, 32, 4, "cpu", "avx2", 2, (("open", 0.5),), ("a note",))
+    report = StartReport(
+        "/tmp/\udce9", 1, "bfloat16", ((2, 3, None),), 32, 4, "cpu", "avx2", 2, (("open", 0.5),), ("a note",)
+    )
     limits = PromptLimits(100, 50, frozenset({1, 2}))
     ready = decode_outbound(body(Ready.of(report, limits)))
     assert isinstance(ready, Ready)
