@@ -118,6 +118,11 @@ def test_prefixes_are_found_beyond_the_window(windowed: Path, budget: int) -> No
         (single,) = llm.generate(prompts[:1], [fork], use_tqdm=False)
         assert several.outputs[0].token_ids == single.outputs[0].token_ids
         assert len({tuple(answer.token_ids) for answer in several.outputs}) == 3
+        greedy = replace(fork, temperature=0.0, n=3)
+        for prompt in prompts[4:8]:
+            (alike,) = llm.generate([prompt], [greedy], use_tqdm=False)
+            (single,) = llm.generate([prompt], [replace(greedy, n=1)], use_tqdm=False)
+            assert all(answer.token_ids == single.outputs[0].token_ids for answer in alike.outputs)
         llm._parts.session.engine.check()
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tests.engine.fakes import BLOCK, POISON, FakeExecutable, draw, fake_encode, make_request
 
-from pelton.backends.backend import StepInputs, StepOutputs
-from pelton.core.plan import Admission, RowPlan, StepPlan
+from pelton.backends.backend import COPY, SCRUB, StepInputs, StepOutputs
+from pelton.core.plan import Admission, RowPlan, StateOp, StepPlan
 from pelton.runner.gather import gather
 from pelton.runner.rows import RowStates, ragged
 from pelton.runner.runner import Runner
@@ -126,16 +126,28 @@ def test_rows_grow_by_blocks_and_tokens() -> None:
     assert states.known(1).tolist() == [7] and states.num_blocks[1] == 0 and int(states.sampling["place"][1]) == 4
 
 
+@pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize(
     ("start", "told"), [(0, [1, 2, 3, 4]), (7, [1, 2, 3, 4]), (8, [0, 2, 3, 4]), (12, [0, 0, 3, 4])]
 )
-def test_blocks_behind_a_window_are_not_told(start: int, told: list[int]) -> None:
+def test_blocks_behind_a_window_are_not_told(start: int, told: list[int], place: int) -> None:
     """Their ids may be others' by now: a token at 8 with a window of 5 sees 4 and later. The other table is whole."""
-    states = RowStates(4, 64, BLOCK, (5, None))
+    windows, blocks, tables = [None, None], [(5, 6, 7, 8)] * 2, [[5, 6, 7, 8]] * 2
+    windows[place], blocks[place], tables[place] = 5, (1, 2, 3, 4), told  # type: ignore[call-overload]
+    states = RowStates(4, 64, BLOCK, windows)
     states.take(2, list(range(10, 24)), fake_encode(make_request("a", [1], 1).params, 0, 0))
-    states.append_blocks(2, ((1, 2, 3, 4), (5, 6, 7, 8)))
-    tables = gather(StepPlan((RowPlan(2, start, 14 - start),)), states).tables
-    assert tables.tolist() == [told, [5, 6, 7, 8]]
+    states.append_blocks(2, blocks)
+    assert gather(StepPlan((RowPlan(2, start, 14 - start),)), states).tables.tolist() == tables
+
+
+def test_work_on_blocks_names_their_group() -> None:
+    states = RowStates(2, 64, BLOCK, (5, None))
+    states.take(0, [1], fake_encode(make_request("a", [1], 1).params, 0, 0))
+    states.append_blocks(0, ((1,), (2,)))
+    ops = (StateOp("copy", 3, 1, 0), StateOp("copy", 4, 2, 1), StateOp("scrub", 5, 5, 1))
+    inputs = gather(StepPlan((RowPlan(0, 0, 1),), state_ops=ops), states)
+    assert inputs.block_ops is not None
+    assert inputs.block_ops.tolist() == [[COPY, 0, 3, 1], [COPY, 1, 4, 2], [SCRUB, 1, 5, 5]]
 
 
 @pytest.mark.parametrize(

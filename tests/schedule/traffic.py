@@ -157,9 +157,8 @@ class Traffic:
         assert plan is not None
         computed, noticed = self.computed, set(self.noticed)
         self.read(plan)
-        self.noticed = noticed
         self._compute(replace(plan, rows=plan.rows[:rows]), None)
-        self.computed = computed
+        self.noticed, self.computed = noticed, computed
         for sequence in self.open.values():
             sequence.computed = 0
 

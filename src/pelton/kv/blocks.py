@@ -51,7 +51,20 @@ class Blocks:
         """`count` blocks of each group with one reference each, or None (nothing changed) where fewer are available."""
         if any(available < count for available in self.available):
             return None
-        return tuple(self._alloc(number, count) for number in range(len(self.groups)))
+        added = []
+        for number, group in enumerate(self.groups):
+            for _ in range(count - group.pool.free):
+                assert self.tree is not None
+                self.tree.evict(number)
+            blocks = group.pool.alloc(count)
+            assert blocks is not None
+            added.append(blocks)
+        if self._poisoned:
+            fresh = {(number, block) for number, blocks in enumerate(added) for block in blocks}
+            scrub = self._poisoned & fresh
+            self._poisoned -= scrub
+            self._to_scrub += sorted(scrub)
+        return tuple(added)
 
     def share(self, held: Held) -> None:
         """One more reference on each of these blocks."""
@@ -67,21 +80,29 @@ class Blocks:
         for number, blocks in enumerate(held):
             self.give_back(number, blocks[::-1])
 
-    def give_back(self, group: int, blocks: Iterable[int]) -> None:
-        """One reference less on each of a group's blocks, in this order."""
+    def give_back(self, group: int, blocks: Iterable[int], *, cold: bool = False) -> None:
+        """One reference less on each of a group's blocks, in this order; `cold`: see PrefixTree.given_back."""
         tree, drop = self.tree, self.groups[group].pool.drop
         for block in blocks:
             if block != NULL_BLOCK and drop(block) == 1 and tree is not None:
-                tree.given_back(group, block)
+                tree.given_back(group, block, cold=cold)
 
     def sole(self, held: Held) -> bool:
-        """Whether in some group the last of these blocks has no other holder (but the tree)."""
-        for number, blocks in enumerate(held):
-            block = blocks[-1]
-            in_tree = self.tree is not None and self.tree.at(number, block) is not None
-            if self.groups[number].pool.references(block) == 1 + in_tree:
+        """Whether some of these blocks have no other holder (but the tree)."""
+        for number, (group, blocks) in enumerate(zip(self.groups, held, strict=True)):
+            # Without a window, whoever else holds the last block holds those before it too.
+            if self.alone(number, blocks[-1:] if group.window is None else blocks):
                 return True
         return False
+
+    def alone(self, group: int, blocks: Iterable[int]) -> int:
+        """How many of a group's blocks have a single holder (but the tree)."""
+        tree, references = self.tree, self.groups[group].pool.references
+        return sum(
+            references(block) == 1 + (tree is not None and tree.at(group, block) is not None)
+            for block in blocks
+            if block != NULL_BLOCK
+        )
 
     def poison(self, blocks: Iterable[tuple[int, int]]) -> None:
         """What these blocks (group, block) hold is bad: they leave the tree with all behind them and are scrubbed
@@ -111,16 +132,3 @@ class Blocks:
             group.pool.check()
         if self.tree is not None:
             self.tree.check()
-
-    def _alloc(self, number: int, count: int) -> tuple[int, ...]:
-        pool = self.groups[number].pool
-        for _ in range(count - pool.free):
-            assert self.tree is not None
-            self.tree.evict(number)
-        blocks = pool.alloc(count)
-        assert blocks is not None
-        if self._poisoned and blocks:
-            scrub = self._poisoned.intersection((number, block) for block in blocks)
-            self._poisoned -= scrub
-            self._to_scrub += sorted(scrub)
-        return blocks

@@ -107,10 +107,15 @@ class PrefixTree:
         """Somebody took a reference on a block."""
         self._unused[group].pop(block, None)
 
-    def given_back(self, group: int, block: int) -> None:
-        """All references but the tree's on a block are gone; evicts what is too much now."""
+    def given_back(self, group: int, block: int, *, cold: bool = False) -> None:
+        """All references but the tree's on a block are gone; evicts what is too much now.
+
+        `cold`: nobody is likely to want it, so it goes before all others.
+        """
         if (node := self._nodes[group].get(block)) is not None:
             self._unused[group][block] = node
+            if cold:
+                self._unused[group].move_to_end(block, last=False)
             while self._most_unused is not None and len(self._unused[group]) > self._most_unused:
                 self.evict(group)
 

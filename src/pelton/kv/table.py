@@ -16,12 +16,13 @@ from pelton.kv.prefix import BlockKeys, Node
 class BlockTable:
     """Grows by whole blocks and is emptied at once. `node` None: no more of its blocks enter the tree."""
 
-    __slots__ = ("_blocks", "_passed", "_source", "depth", "node")
+    __slots__ = ("_adopted", "_blocks", "_passed", "_source", "depth", "node")
 
     def __init__(self, source: Blocks) -> None:
         self._source = source
         self._blocks: list[list[int]] = [[] for _ in source.groups]
         self._passed = [0] * len(source.groups)  # entries behind the window
+        self._adopted = 0  # entries it began with
         self.depth = 0
         self.node: Node | None = source.tree.root if source.tree else None
 
@@ -49,9 +50,14 @@ class BlockTable:
         """
         added, size = self.needed(tokens), self._source.block_size
         wanted = []
-        for group, passed in zip(self._source.groups, self._passed, strict=True):
+        for number, group in enumerate(self._source.groups):
+            if group.window is None:
+                wanted.append(added)
+                continue
+            # What others hold too is not free again when the window has passed it.
             most = most_blocks(group.window, tokens, step, size)
-            wanted.append(max(0, min(added, most - (self.num_blocks - passed))))
+            own = self._source.alone(number, self._blocks[number][self._passed[number] :])
+            wanted.append(min(added, most - own))
         return tuple(wanted)
 
     def adopt(self, held: Held) -> None:
@@ -61,7 +67,7 @@ class BlockTable:
             return
         self._blocks = [list(blocks) for blocks in held]
         self._passed = [sum(block == NULL_BLOCK for block in blocks) for blocks in held]
-        self.depth = self.num_blocks
+        self.depth = self._adopted = self.num_blocks
         found = [self._source.tree.at(number, blocks[-1]) for number, blocks in enumerate(held) if self._source.tree]
         self.node = next((node for node in found if node is not None), None)
 
@@ -77,7 +83,10 @@ class BlockTable:
         return added
 
     def slide(self, computed: int) -> None:
-        """Gives back what no token from index `computed` on sees."""
+        """Gives back what no token from index `computed` on sees.
+
+        What it computed itself is wanted by few: a prefix is found by its end. What it found may be found again.
+        """
         for number, group in enumerate(self._source.groups):
             if group.window is None:
                 continue
@@ -86,7 +95,9 @@ class BlockTable:
             if first > passed:
                 gone, blocks[passed:first] = blocks[passed:first], [NULL_BLOCK] * (first - passed)
                 self._passed[number] = first
-                self._source.give_back(number, gone)
+                found = max(0, self._adopted - passed)
+                self._source.give_back(number, gone[:found])
+                self._source.give_back(number, gone[found:], cold=True)
 
     def fills(self, tokens: int) -> bool:
         """Whether the first `tokens` tokens fill a block that could enter the tree and has not."""
@@ -115,11 +126,18 @@ class BlockTable:
             node = node.parent
         return nodes[::-1]
 
+    def check(self, computed: int) -> None:
+        """Asserts that, with `computed` tokens computed, it holds what these see of each group and nothing before."""
+        for group, blocks, passed in zip(self._source.groups, self._blocks, self._passed, strict=True):
+            first = min(first_block(group.window, computed, self._source.block_size), len(blocks))
+            assert passed == first, f"{passed} entries given up, {first} are behind the window of {group.window}"
+            assert not any(blocks[:passed]) and all(blocks[passed:]), f"a block is held, or missing, in {blocks}"
+
     def release(self) -> None:
         """Gives all blocks back, the last one first."""
         held = self.blocks
         self._blocks = [[] for _ in held]
         self._passed = [0] * len(held)
-        self.depth = 0
+        self.depth = self._adopted = 0
         self.node = self._source.tree.root if self._source.tree else None
         self._source.release(held)

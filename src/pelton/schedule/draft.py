@@ -17,8 +17,8 @@ class Draft:
     """`budget`: work left, in tokens that see no others; a prompt's token at index i costs 1 + context_cost x i of it.
 
     `decodes`: running requests still to be planned that need one token. `cap`: most tokens of one request, 0 for any
-    number. `most`: tokens the largest step computes. `entered`: nodes this step computes. `spent`: blocks to give back
-    once nothing more is handed out.
+    number. `most`: tokens of one request in the largest step. `entered`: nodes this step computes. `spent`: blocks to
+    give back once nothing more is handed out.
     """
 
     budget: int

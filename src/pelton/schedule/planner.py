@@ -4,12 +4,12 @@ Every request has `remaining` tokens to compute; there is no prefill and no deco
 2309.06180, 2403.02310. Invariant: the first running request in rank order gets a token in every step.
 """
 
+import sys
 from collections.abc import Sequence
 
 from pelton.core.config import ScheduleSection
 from pelton.kv.blocks import Blocks
 from pelton.kv.group import most_blocks
-from pelton.kv.pool import NULL_BLOCK
 from pelton.schedule.draft import Draft
 from pelton.schedule.forks import Forks
 from pelton.schedule.order import Order
@@ -34,7 +34,7 @@ class Planner:
         """The next step; without rows where there is nothing to compute."""
         draft = Draft(
             budget=limits.max_num_batched_tokens,
-            most=limits.max_num_batched_tokens,
+            most=min(limits.max_num_batched_tokens, limits.long_prefill_token_threshold or sys.maxsize),
             cap=limits.long_prefill_token_threshold,
             decodes=sum(request.total - request.computed == 1 for request in self._places.running),
             context_cost=limits.context_cost or 0.0,
@@ -146,10 +146,9 @@ class Planner:
         """Blocks of each group that the request will want beside those it begins with."""
         entries = self._blocks.needed(request.total) - start.full
         asked = []
-        for number, group in enumerate(self._blocks.groups):
-            most = most_blocks(group.window, request.total, step, self._blocks.block_size)
-            shared = sum(block != NULL_BLOCK for block in start.blocks[number]) if start.blocks else 0
-            asked.append(max(0, min(entries, most - shared)))
+        for group in self._blocks.groups:
+            # What it shares of a window is no part of this: others may still hold it when the window has passed it.
+            asked.append(min(entries, most_blocks(group.window, request.total, step, self._blocks.block_size)))
         return tuple(asked)
 
 

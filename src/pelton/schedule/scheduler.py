@@ -250,6 +250,7 @@ class Scheduler:
             table = request.table
             holders.update((group, block) for group, own in enumerate(table.blocks) for block in own if block)
             assert request.computed <= min(request.total - 1, table.capacity), f"{request}"
+            table.check(request.computed)
             assert request.row is not None or not table.num_blocks, f"{request.request_id} waits with blocks"
             assert not table.node or not table.node.attached or len(table.path()) == table.depth, f"{request}"
         for number, group in enumerate(self._blocks.groups):
