@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("PELTON_TEST_DATA") or ROOT.parent / "shared" / "data")
-DEFAULT_MODEL = "smollm2"
+DEFAULT_MODEL, SECOND_MODEL = "smollm2", "gemma3-270m"
 
 # Wall-clock health checks say more about the machine's other users than about the test.
 settings.register_profile(
@@ -56,6 +56,31 @@ def smollm2() -> Path:
     with open(Path(tempfile.gettempdir()) / f"pelton-tests-{os.getuid()}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return pull(DEFAULT_MODEL)
+
+
+def gemma3_file() -> Path:
+    """The GGUF file of Gemma 3 270M. Its terms are for a person to accept: only continuous integration does so here,
+    and must get it.
+    """
+    from pelton.checkpoint.fetch.pull import pull
+    from pelton.core.config import FetchSection
+    from pelton.core.errors import CheckpointError
+
+    accepts = bool(os.environ.get("CI"))
+    with open(Path(tempfile.gettempdir()) / f"pelton-gemma3-{os.getuid()}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return pull(SECOND_MODEL, FetchSection(accept_terms=accepts, offline=not accepts))
+        except CheckpointError as error:
+            if accepts:
+                raise
+            pytest.skip(f"nobody has accepted and fetched it (pelton pull {SECOND_MODEL} --accept-terms): {error}")
+
+
+@pytest.fixture(scope="session")
+def gemma3() -> Path:
+    """See gemma3_file."""
+    return gemma3_file()
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_a_refused_step_has_done_nothing() -> None:
 def test_working_memory_is_told() -> None:
     """It grows with the step's size and covers a row group of logits; weights and blocks are not in it."""
     small, large = (CpuBackend().compile(mini_module(), CompileOptions(n, 64, threads=1)) for n in (32, 512))
-    assert 32 * VOCAB * 4 < small.activation_bytes < large.activation_bytes
-    before = large.activation_bytes
+    assert 32 * VOCAB * 4 < small.memory.activations < large.memory.activations
+    before = large.memory.activations
     large.allocate((4000,))
-    assert large.activation_bytes - before < large.block_bytes[0] * 4000 / 10
+    assert large.memory.activations - before < large.block_bytes[0] * 4000 / 10

@@ -47,13 +47,14 @@ class FakeHub:
     """What is there, what was asked, and what goes wrong.
 
     `cuts`: file -> bytes after which its next answers break off, one for each; `down`: a status for all requests;
-    `changed`: file -> other bytes that a bad mirror sends for it.
+    `changed`: file -> other bytes that a bad mirror sends for it; `no_ranges`: it refuses to send a part of a file.
     """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
     asked: list[tuple[str, str, str]] = field(default_factory=list)  # (path, Range, Authorization)
     cuts: dict[str, list[int]] = field(default_factory=dict)
     changed: dict[str, bytes] = field(default_factory=dict)
+    no_ranges: bool = False
     down: int = 0
     garbled: bool = False
     url: str = ""
@@ -136,6 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _content(self, name: str, content: bytes, headers: dict[str, str] | None = None) -> None:
         content = self.hub.changed.get(name, content)
         start = int(self.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
+        if start and (self.hub.no_ranges or start >= len(content)):
+            return self._answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})
         rest = content[start:]
         more = dict(headers or {})
         if start:

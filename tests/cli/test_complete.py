@@ -312,7 +312,7 @@ def test_a_lone_surrogate_argument() -> None:
 def test_a_lone_surrogate_model() -> None:
     done = run("complete", "-m", b"caf\xe9.gguf", "hi")
     assert done.returncode == 1
-    assert b"Traceback" not in done.stderr and done.stderr.startswith(b"error: caf")
+    assert b"Traceback" not in done.stderr and done.stderr.startswith(b"error: 'caf")
 
 
 def test_an_output_that_cannot_say_it_all(llm: LLM) -> None:

@@ -1,5 +1,6 @@
 """The frame: help, unknown words, errors and exit codes, streams that are full or closed."""
 
+import logging
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from tests.cli.running import RUN, environment, invoke, modules_after, run
 
 from pelton.cli.main import COMMANDS
 from pelton.cli.options import ENGINE_HELP, ENGINE_SECTIONS, explain, looks_like_model, parse_length, parse_size
+from pelton.cli.terminal import Status
 from pelton.core.errors import CheckpointError, RequestError, SettingError
 
 MISSING = "no/such/model.gguf"
@@ -43,6 +45,20 @@ def test_help_lists_the_choices(command: str) -> None:
     assert "How keys and values are stored: plain." in shown
     assert "auto and bfloat16 are the same; float32 is exact" in shown
     assert command == "verify" or "Order of the requests: fcfs, priority. [fcfs]" in shown
+
+
+def test_the_line_about_loading_tells_what_takes_long(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    logger = logging.getLogger("pelton")
+    before = (logger.level, list(logger.handlers))
+    with Status("loading x ..."):
+        logger.warning("told later")
+        logger.info("building the %s", "tokenizer")
+        logger.debug("untold")
+    assert capfd.readouterr() == ("", "\r\033[Kloading x ...\r\033[Kbuilding the tokenizer ...\r\033[K")
+    assert (logger.level, logger.handlers) == before
 
 
 def test_version() -> None:
@@ -80,7 +96,8 @@ def test_an_unknown_flag_names_the_nearest(command: str, wrong: str, right: str)
             "complete hi --kv-cache-memory-bytes 64M --num-blocks 10",
             "--kv-cache-memory-bytes 64M and --num-blocks 10 both say how large the KV cache is. Give one of them.",
         ),
-        ("complete hi --ctx-size 9", "There is no flag --ctx-size here. What is there for it: --max-model-len."),
+        ("bench latency -c 9", "There is no flag -c here. What is there for it: --max-model-len."),
+        ("verify --ctx-size 9", "There is no flag --ctx-size here. What is there for it: --max-model-len."),
         ("complete hi --xyzzy", "There is no flag --xyzzy. pelton complete --help lists what there is."),
     ],
 )

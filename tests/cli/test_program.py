@@ -17,6 +17,8 @@ from pelton.program.module import Module
 from pelton.program.passes import run_passes
 from pelton.program.values import StepShape
 
+DYNAMIC = '{"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}'
+
 
 @pytest.fixture(scope="module")
 def module(smollm2: Path) -> Module:
@@ -83,6 +85,39 @@ def test_more_than_the_context_is_refused(tokens: str, context: str) -> None:
     result = invoke("program", "--tokens", tokens, "--context", context)
     assert result.exit_code == 1
     assert f"--tokens {tokens} and --context {context} are" in result.stderr and "8192" in result.stderr
+
+
+def test_positions_are_those_of_the_length() -> None:
+    def frequencies(*words: str) -> object:
+        ops = json.loads(invoke("program", "--json", "--hf-overrides", DYNAMIC, *words).stdout)["ops"]
+        return next(op["attrs"]["inverse_frequencies"] for op in ops if op["kind"] == "rope_table")
+
+    plain = frequencies("--max-model-len", "8192")
+    assert frequencies("--max-model-len", "16k") != plain == frequencies("--max-model-len", "10")
+    assert frequencies("--max-model-len", "auto") == frequencies() != plain
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "--max-model-len 9000",
+            "--max-model-len 9000 is beyond the 8192 tokens this model was made for. Set at most 81",
+        ),
+        ("--max-model-len 0", "--max-model-len 0 cannot work. It must be at least 1."),
+        (
+            "--max-model-len 100 --context 100",
+            "--tokens 1 and --context 100 are 101 tokens together. There may be 100:",
+        ),
+        (
+            '--hf-overrides {"num_hidden_layers":31}',
+            "error: With --hf-overrides, the checkpoint has no tensor 'model.layers.30",
+        ),
+    ],
+)
+def test_lengths_and_overrides_that_cannot_be(words: str, said: str) -> None:
+    result = invoke("program", *words.split())
+    assert result.exit_code == 1 and said in result.stderr, result.stderr
 
 
 def test_a_whole_context_is_shown() -> None:

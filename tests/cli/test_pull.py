@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
+from tests.checkpoint.gguf_files import model_bytes
 from tests.cli.running import invoke, modules_after
 
 from pelton import __version__
@@ -27,7 +30,7 @@ def test_what_is_there_is_verified(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_path_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "x.gguf").write_bytes(b"")
+    (tmp_path / "x.gguf").write_bytes(model_bytes())
     monkeypatch.chdir(tmp_path)
     assert invoke("pull", "./x.gguf", "--path").stdout == f"{tmp_path}/x.gguf\n"
 
@@ -36,6 +39,29 @@ def test_tells_what_is_there(smollm2: Path) -> None:
     result = invoke("pull")
     assert result.stdout == f"{smollm2}\n"
     assert result.stderr.startswith("smollm2 is ready, 93.8 MiB; the cache is ")
+
+
+def test_of_a_folder_the_model_counts_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "odd", "architectures": ["OddForCausalLM"]}')
+    save_file({"x": np.zeros(1 << 18, np.float32)}, tmp_path / "model.safetensors")
+    (tmp_path / "pytorch_model.bin").write_bytes(bytes(5 << 20))
+    (tmp_path / "original").mkdir()
+    (tmp_path / "original" / "copy.safetensors").write_bytes(bytes(5 << 20))
+    result = invoke("pull", str(tmp_path))
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path}\n")
+    assert result.stderr == f"{tmp_path} is ready, 1.0 MiB\n"
+
+
+def test_a_path_that_is_no_model_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("text, and some more of it")
+    for path, told in (
+        (tmp_path, f"error: {tmp_path}: not a model folder, config.json is missing."),
+        ("/", "error: /: not a model folder, config.json is missing."),
+        (tmp_path / "text.txt", f"error: {tmp_path / 'text.txt'}: "),
+    ):
+        result = invoke("pull", str(path))
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith(told)
 
 
 @pytest.mark.parametrize(

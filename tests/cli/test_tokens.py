@@ -10,9 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 from tests.cli.running import invoke, modules_after
 
-from pelton.checkpoint.fetch.pull import pull
-from pelton.core.config import FetchSection
-from pelton.core.errors import CheckpointError
+from pelton.program.module import Module
 
 LONGEST = 20_000  # characters of each text that were counted
 # Texts of the table that are files; those in udhr/ have their own names.
@@ -74,13 +72,9 @@ def test_counts_are_those_of_the_library(data: Path, tmp_path: Path, tokenizer: 
 
 
 @pytest.mark.slow
-def test_counts_by_the_vocabulary_of_a_gguf(data: Path, tmp_path: Path) -> None:
-    try:
-        pull("gemma3-270m", FetchSection(offline=True))
-    except CheckpointError as error:
-        pytest.skip(f"nobody has accepted and fetched it: {error}")
+def test_counts_by_the_vocabulary_of_a_gguf(data: Path, gemma3: Path, tmp_path: Path) -> None:
     table = known(data, "gemma3")
-    assert counted(data, tmp_path, list(table), "gemma3-270m") == table
+    assert counted(data, tmp_path, list(table), str(gemma3)) == table
 
 
 def test_a_table_for_people(smollm2: Path, tmp_path: Path) -> None:
@@ -136,6 +130,14 @@ def test_folders_and_files_of_a_tokenizer(data: Path, tmp_path: Path) -> None:
     assert [json.loads(text)["total"][0]["tokens"] for text in told] == [3, 3]
 
 
+def test_a_packed_file_that_is_no_tokenizer_is_told_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "t.json.xz"
+    file.write_bytes(lzma.compress(b"[]"))
+    result = invoke("tokens", "-", "-m", str(file), stdin="Hello")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: {file}: not a usable tokenizer.json (")
+
+
 def test_a_model_of_an_unknown_family_is_counted_for(data: Path, tmp_path: Path) -> None:
     packed = data / "tokenizer" / "vocab" / "qwen3.tokenizer.json.xz"
     (tmp_path / "tokenizer.json").write_bytes(lzma.decompress(packed.read_bytes()))
@@ -152,6 +154,19 @@ def test_a_text_beyond_the_context_is_several_prompts(smollm2: Path) -> None:
         "note: A text is longer than the context of smollm2, 8192 tokens: its costs are those of several prompts.\n"
     )
     assert json.loads(result.stdout)["total"][0]["pieces"] == 2
+
+
+def test_a_whole_context_is_not_computed_for_a_short_text(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def flops(module: Module, tokens: int) -> int:
+        asked.append(tokens)
+        return 0
+
+    monkeypatch.setattr("pelton.measure.tokens.prefill_flops", flops)
+    assert invoke("tokens", "-", stdin="word " * 30).exit_code == 0
+    assert invoke("tokens", "-", stdin="").exit_code == 0
+    assert len(asked) == 1 and asked[0] < 100
 
 
 def test_nothing_is_nothing(smollm2: Path) -> None:

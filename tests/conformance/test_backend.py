@@ -352,7 +352,9 @@ def test_traces_tell_which_op_differed(backend: str) -> None:
 def test_working_memory_grows_with_the_step(backend: str) -> None:
     made = BACKENDS.get(backend)()
     small, large = (made.compile(tiny(), CompileOptions(tokens, 8, threads=1)) for tokens in (8, 256))
-    assert 0 < small.activation_bytes < large.activation_bytes
+    assert 0 < small.memory.activations < large.memory.activations
+    held = sum(storage.rows * storage.cols for storage in tiny().storages.values())
+    assert held / 2 < small.memory.weights == large.memory.weights < 5 * held
 
 
 @pytest.mark.parametrize("backend", entries("backend"))

@@ -21,6 +21,8 @@ FAMILY, FLAGS = "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f
 WAVE, ONE = "\U0001f44b\U0001f3fd", "1\ufe0f\u20e3"
 ENGLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
 COMPOSED = ["e\u0301", "\u0915\u094d\u0937\u093f", "\ud55c", "\u1112\u1161", "\u0301", "\u200d"]
+JOINS = "\u0301\u0903\u200d"  # Extend, SpacingMark, ZWJ
+CLOSING = "\u201d\u2019\u00bb)\u300d\"'"
 WORDS = ["\u4e16", "\u3002", "\u300d", "a", "it's", "3.14", "No", " ", ". ", "?", "! ", "\n", "\r\n"]
 PARTS = [FAMILY, FLAGS, WAVE, ONE, ENGLAND, "\u2764\ufe0f", "\U0001f642", "#", *COMPOSED, *WORDS]
 CHANGED = "\u2701\u200d\u2701"  # one cluster in the data's version of Unicode, in which these scissors are an emoji
@@ -167,6 +169,24 @@ def test_words_wait_for_no_more_than_their_border(text: str) -> None:
         ),
         ("sentence", ["\uff13\uff0e\uff11", "\uff0e\u6b21"], ["\uff13\uff0e\uff11\uff0e", "\u6b21"]),
         ("sentence", ["Good. ", WAVE, " Bye"], ["Good. ", WAVE + " Bye"]),
+        # characters that hold on to what follows; written syllables; spaces that are not ASCII's
+        ("token", ["a", "\u0600", "7", "x"], ["a", "\u06007x"]),
+        ("token", ["\u0d4e", "\u0d15", " "], ["\u0d4e\u0d15 "]),
+        ("token", ["\uac00", "\ud55c", "."], ["\uac00", "\ud55c", "."]),
+        ("token", ["\u3000", "\u00a0", "x"], ["\u3000", "\u00a0", "x"]),
+        # quotation marks between Hebrew letters, as acronyms have them, and elsewhere
+        ("word", [*'\u05e6\u05d4"\u05dc a"b'], ['\u05e6\u05d4"\u05dc', " ", 'a"', "b"]),
+        # what continues a character belongs to the sentence that it ended
+        *(("sentence", [f"\u597d\u3002{mark}\u597d"], [f"\u597d\u3002{mark}", "\u597d"]) for mark in JOINS),
+        *(("sentence", [f"A. {mark}B. C"], [f"A. {mark}B. ", "C"]) for mark in JOINS),
+        *(("sentence", [f"A! {mark}B! C"], [f"A! {mark}B! ", "C"]) for mark in JOINS),
+        *(("sentence", [f"a{end}b"], [f"a{end}", "b"]) for end in "\n\v\f\x85\u2028\u2029"),
+        ("sentence", ["Well\u2026", " Then", "\u2026 now"], ["Well\u2026 ", "Then\u2026 now"]),
+        ("sentence", ["Well\u2026? now", " \u2026! No"], ["Well\u2026? ", "now \u2026! ", "No"]),
+        ("sentence", ["\u597d\uff01\u2026\u597d"], ["\u597d\uff01\u2026", "\u597d"]),
+        *(("sentence", [f"\u597d\u3002{close}\u597d"], [f"\u597d\u3002{close}", "\u597d"]) for close in CLOSING),
+        *(("sentence", [f"No.{close} Then"], [f"No.{close} ", "Then"]) for close in CLOSING),
+        *(("sentence", [f"No!{close} then"], [f"No!{close} ", "then"]) for close in CLOSING),
     ],
 )
 def test_where_pieces_end(granularity: str, arriving: list[str], expected: list[str]) -> None:
@@ -185,10 +205,47 @@ def test_endless_characters_words_and_sentences_flow(granularity: str, text: str
     assert given_out + len(gate.finish()) == len(text)
 
 
+STACK = "e" + "\u0301" * 2
+
+
+@pytest.mark.parametrize(
+    ("granularity", "text", "held", "given_out"),
+    [
+        ("token", "\U0001f468\u200d" * 40, 64, 64),
+        ("word", "x" * 200, 128, 127),  # the last character may go on
+        ("word", STACK * 50, 128, 126),
+        ("word", "\U0001f468\u200d" * 70, 128, 128),
+        ("sentence", "one or " * 150, 1024, 1022),  # a whole word is left over
+        ("sentence", "x" * 1100, 1024, 1023),
+        ("sentence", STACK * 400, 1024, 1023),
+        ("sentence", "\U0001f468\u200d" * 600, 1024, 1024),
+        ("sentence", "ab " + "\U0001f468\u200d" * 600, 1024, 3),
+    ],
+)
+def test_when_too_much_is_held_the_next_finer_border_is_taken(
+    granularity: str, text: str, held: int, given_out: int
+) -> None:
+    """So much is held, not less; then as much comes out as the finest border that is needed allows."""
+    gate = Gate(granularity)
+    assert [gate.feed(char) for char in text[: held - 1]] == [""] * (held - 1)
+    assert gate.feed(text[held - 1]) == text[:given_out]
+
+
 def test_a_step_with_much_text_is_bounded_too() -> None:
     for granularity in GRANULARITIES:
         gate = Gate(granularity)
         assert len(gate.feed("e" + "\u0301" * 3000)) > 3000 - MOST_HELD[granularity]
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_a_long_text_at_once_takes_time_in_proportion(granularity: str) -> None:
+    """Flags, of which each ends where the number of halves before it says."""
+    text = FLAGS[0] * 100_001
+    gate, began = Gate(granularity), perf_counter()
+    given_out = gate.feed(text)
+    assert perf_counter() - began < 10, "all at once it would be a minute or more"
+    assert text == given_out + gate.finish()
+    assert len(given_out) == 100_000 if granularity != "sentence" else len(given_out) > 100_000 - MOST_HELD[granularity]
 
 
 @given(TEXTS, st.lists(st.text(alphabet="a.\u200d\U0001f469 ", min_size=1, max_size=3), max_size=2), st.booleans())

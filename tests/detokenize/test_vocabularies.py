@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tokenize.vocabularies import built, gemma3_file, json_lines, packed_tokenizer_json
+from tests.tokenize.vocabularies import built, json_lines, packed_tokenizer_json
 
 from pelton.checkpoint.gguf import read_gguf
 from pelton.core.environment import cache_folder
@@ -31,7 +31,7 @@ def vocabulary(request: pytest.FixtureRequest) -> Tokenizer:
     if request.param == "smollm2":
         return request.getfixturevalue("smollm2_tokenizer")
     if request.param == GEMMA:
-        return built(read_gguf(gemma3_file()).metadata)
+        return built(read_gguf(request.getfixturevalue("gemma3")).metadata)
     if request.param == MISTRAL:
         path = cache_folder() / "vocabularies" / "lenml-llama2.tokenizer.json"
         if not path.is_file():

@@ -7,7 +7,16 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from pelton.backends.backend import COPY, FAULT_BAD_LOGITS, SAMPLING, SCRUB, BlockOps, StepInputs, StepOutputs
+from pelton.backends.backend import (
+    COPY,
+    FAULT_BAD_LOGITS,
+    SAMPLING,
+    SCRUB,
+    BlockOps,
+    StepInputs,
+    StepOutputs,
+    WorkingMemory,
+)
 from pelton.core.clock import FakeClock
 from pelton.core.config import CacheSection, ScheduleSection
 from pelton.core.counters import Counters
@@ -50,7 +59,7 @@ class FakeExecutable:
     """
 
     block_bytes = (1000,)
-    activation_bytes = 1 << 20
+    memory = WorkingMemory(1 << 21, 1 << 20)
 
     def __init__(self, blocks: int, budget: int) -> None:
         self.budget = budget

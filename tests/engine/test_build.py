@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from pytest import LogCaptureFixture
+from tests.engine.fakes import make_request
 
 from pelton.core.clock import FakeClock
 from pelton.core.config import resolve
@@ -84,10 +85,10 @@ def test_phases_are_timed_by_the_clock() -> None:
 
 
 def test_the_report_tells_what_fits() -> None:
-    sizes = {"activation_bytes": 3 << 20, "max_num_seqs": 7}
+    sizes = {"activation_bytes": 3 << 20, "held_bytes": 2 << 20, "max_num_seqs": 7}
     report = StartReport("m", 1 << 20, "bfloat16", ((641, 1 << 20, None),), 32, 4096, "cpu", "avx2", 2, (), **sizes)  # type: ignore[arg-type]
     lines = report.lines()
-    assert "memory   weights 1.0 MiB, KV 641.0 MiB when full, activations at most 3.0 MiB" in lines
+    assert "memory   weights 2.0 MiB, KV 641.0 MiB when full, activations at most 3.0 MiB" in lines
     assert "kv       640 blocks of 32 tokens: 20480 tokens, at most 4096 per request" in lines
     assert "room     concurrency: 5.0x of 4096 tokens, 20.0x of 1024 tokens; max_num_seqs 7" in lines
     assert report.concurrency(33) == 320
@@ -100,7 +101,22 @@ def test_report_and_limits_can_be_sent_to_another_process(tiny_model: Path) -> N
     parts.close()
     for one in (parts.report, parts.limits):
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=type(one)) == one
-    assert parts.report.activation_bytes > 0 and parts.notes == parts.report.notes
+    assert parts.report.activation_bytes > 0 < parts.report.held_bytes and parts.notes == parts.report.notes
+
+
+def test_the_first_blocks_key_holds_what_it_is_computed_with(tiny_model: Path) -> None:
+    """Positions that are scaled otherwise give keys that nobody else's prefix has."""
+
+    def key(**settings: object) -> bytes:
+        with LLM(str(tiny_model), num_blocks=40, **settings) as llm:  # type: ignore[arg-type]
+            engine = llm._parts.session.engine
+            engine.add_request(make_request("r", list(range(40)), 1))
+            return engine._open["r"].key(0)
+
+    linear = {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}}
+    plain = key()
+    assert key() == plain and key(hf_overrides=linear) != plain
+    assert key(hf_overrides={"rope_theta": 20000.0}) != plain
 
 
 def test_front_and_engine_stand_each_without_the_other(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,8 +104,9 @@ def test_sizes_that_are_told_are_safe_to_set(size: int) -> None:
 
 
 def test_a_length_beyond_the_model_is_refused() -> None:
-    with pytest.raises(SettingError, match="max_model_len=1001 is beyond the 1000 tokens"):
+    with pytest.raises(SettingError, match="max_model_len=1001 is beyond the 1000 tokens") as e:
         size_cache(CacheSection(), demand(asked=1001))
+    assert e.value.remedy == "Set at most 1000, or have its positions scaled by hf_overrides (docs/positions.md)."
 
 
 @pytest.mark.parametrize("window", [1, 2, 31, 32, 33, 64, 70, 500])

@@ -97,9 +97,9 @@ def test_sliding_windows_are_the_guides(llm: LLM, oracle: LlamaForCausalLM, size
 
 
 @pytest.mark.parametrize("bos", [False, True])
-@pytest.mark.parametrize("size", [32, 33, 400])
+@pytest.mark.parametrize("size", [3, 32, 33, 400])
 def test_halves_are_those_of_llama_cpp(llm: LLM, oracle: LlamaForCausalLM, size: int, bos: bool) -> None:
-    ids = list(TEXT.encode()[:-1])  # without the last newline
+    ids = [START] * bos + list(TEXT.encode()[:-1])  # without the last newline
     report = perplexity(llm, TEXT, Plan(size, size, LLAMA_CPP, bos), SystemClock())
     expect(report, halves(oracle, ids, size, START if bos else None))
     assert report.bytes == report.tally.count
@@ -167,6 +167,7 @@ BAD: list[tuple[Plan, str, str]] = [
     (Plan(16, 0), TEXT, "stride of 0"),
     (Plan(16, 16), "", "has 0 tokens"),
     (Plan(16, 16), "x", "has 1 tokens, which is too short: 2"),
+    (Plan(2, 2, LLAMA_CPP), TEXT, "Windows of 2 tokens have none that counts in the convention llama.cpp."),
     (Plan(16, 16, LLAMA_CPP), "x" * 15, "has 15 tokens, which is too short: 16"),
 ]
 
@@ -200,6 +201,15 @@ def test_the_command_prints_what_was_measured(folder: Path, llm: LLM, tmp_path: 
     assert {**record, "seconds": 0} == {"model": str(folder), **with_bos, "seconds": 0}
 
 
+def test_one_token_has_no_error(folder: Path) -> None:
+    """Of its mean, that is: there is nothing to tell it from."""
+    done = run(folder, "-", "--by-position", stdin="ab")
+    assert done.exit_code == 0 and "nan" not in done.stdout, done.output
+    lines = done.stdout.splitlines()
+    assert len(lines[0].split()) == 2
+    assert lines[-1].split()[:2] + lines[-1].split()[3:] == ["1-15", "1", "-"]
+
+
 def test_overrides_reach_it(folder: Path, tmp_path: Path) -> None:
     """Another base is another model, which is told."""
     file = tmp_path / "text.txt"
@@ -216,7 +226,9 @@ def test_overrides_reach_it(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said", "code"),
     [
-        (("x.txt",), "error: FILE: The text has 3 tokens, which is too short", 1),
+        (("x.txt",), "error: x.txt: The text has 3 tokens, which is too short", 1),
+        (("-",), "error: standard input: The text has 0 tokens, which is too short", 1),
+        (("text.txt", "--convention", "llama.cpp", "-c", "2"), "error: --ctx-size: Windows of 2 tokens have none", 1),
         (("x.txt", "--convention", "llama.cpp", "--stride", "3"), "--stride 3 makes no sense", 2),
         (("x.txt", "--ctx-size", "4000"), "error: --ctx-size: Windows of 4000 tokens cannot be scored", 1),
         (("no.txt",), "no.txt cannot be read", 2),
@@ -229,7 +241,37 @@ def test_the_command_says_what_is_wrong(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x.txt").write_text("abc")
+    Path("text.txt").write_text(TEXT)
     Path("bad.txt").write_bytes(b"\xff\xff")
     extra = ("--convention", "llama.cpp") if words == ("x.txt",) else ()
     done = run("--model", folder, *words, *extra)
     assert (done.exit_code, said in done.stderr) == (code, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("smollm2",), "smollm2 is a model, and FILE is missing. Write: pelton perplexity smollm2 FILE"),
+        (("folder",), "folder is a model, and FILE is missing."),
+        (("x.gguf",), "x.gguf is a model, and FILE is missing."),
+        (("folder", "no.gguf"), "no.gguf is a model, and FILE is missing."),
+        (("pypi:some-model",), "pypi:some-model is a model, and FILE is missing."),
+        (("x.txt", "smollm2"), "The model comes first. Write: pelton perplexity smollm2 x.txt"),
+        (("x.txt", "folder"), "The model comes first. Write: pelton perplexity folder x.txt"),
+        (
+            ("Qwen/Qwen3-0.6B",),
+            "No such file or directory. If it is the model, write: pelton perplexity Qwen/Qwen3-0.6B FILE",
+        ),
+        (("smollm2", "no.txt"), "no.txt cannot be read: No such file or directory."),
+    ],
+)
+def test_a_model_in_the_place_of_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.txt").write_text("abc")
+    Path("x.gguf").write_bytes(b"GGUF")
+    Path("folder").mkdir()
+    done = run(*words)
+    assert done.exit_code == 2 and done.stderr.splitlines()[-1].startswith("Error: ") and said in done.stderr
+    assert "If it is" not in done.stderr or "Qwen" in words[0]

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.measure.verify_parts import tiny_checkpoint, tiny_rig, unproven
@@ -115,10 +114,13 @@ def test_an_empty_cell_fails_a_report() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 * BOX_MINUTES + 120)
-def test_the_default_model(smollm2: Path) -> None:
+@pytest.mark.parametrize("model", ["smollm2", "gemma3"])
+def test_real_models(model: str, request: pytest.FixtureRequest) -> None:
     """All 50 schedules, or as many as fit the box; even a few bring every value of every dimension about."""
-    ready = start(resolve(str(smollm2), {}), max_tokens=24)
+    ready = start(resolve(str(request.getfixturevalue(model)), {}), max_tokens=24)
     try:
+        windows = [window for _, window in ready.rig.sizes.groups if window is not None]
+        assert all(any(len(prompt) > window for prompt in ready.cases.prompts) for window in windows)
         report = verify(ready.rig, ready.cases, Extent(SCHEDULES, minutes=BOX_MINUTES))
     finally:
         ready.close()

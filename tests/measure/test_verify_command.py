@@ -10,7 +10,7 @@ from tests.measure.verify_faults import RowNoise
 from tests.measure.verify_parts import tiny_talker
 
 from pelton.cli.commands.verify import verify_model
-from pelton.core.errors import CapacityError, CheckpointError, RequestError
+from pelton.core.errors import CapacityError, CheckpointError, RequestError, SettingError
 from pelton.engine.build import EngineParts, build_engine
 
 pytest.importorskip("pelton.backends.cpu._native")
@@ -110,6 +110,18 @@ def test_answers_that_leave_no_room_for_a_prompt_are_refused(model: Path) -> Non
 def test_answers_beyond_the_memory_are_refused_by_the_flags_name(model: Path) -> None:
     done = verify(model, "--max-tokens", 2_000_000_000)
     assert isinstance(done.exception, CapacityError) and done.exception.cause.startswith("--max-tokens 2000000000 ")
+
+
+def test_the_length_is_set_and_positions_with_it(model: Path) -> None:
+    scaled = '{"rope_scaling": {"rope_type": "dynamic", "factor": 40.0}}'
+    done = verify(model, *FEW, "--hf-overrides", scaled, "--max-model-len", "20k")
+    assert done.exit_code == 0, done.output
+    done = verify(model, *FEW, "--max-model-len", 6)
+    assert isinstance(done.exception, RequestError) and "the model takes 6 tokens" in done.exception.cause
+    done = verify(model, *FEW, "--max-model-len", 600)
+    assert isinstance(done.exception, SettingError) and "is beyond the 512 tokens" in done.exception.cause
+    done = verify(model, *FEW, "--hf-overrides", scaled, "--max-model-len", "20k", "--kv-cache-memory-bytes", "1M")
+    assert isinstance(done.exception, CapacityError) and "max_model_len=20000 needs" in done.exception.cause
 
 
 def test_a_tokenizer_that_is_not_there_is_named(model: Path) -> None:

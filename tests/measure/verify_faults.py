@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.backends.backend import COPY, BlockOps, Executable, StepInputs, StepOutputs
+from pelton.backends.backend import COPY, BlockOps, Executable, StepInputs, StepOutputs, WorkingMemory
 from pelton.core.plan import StepPlan, StepResult
 from pelton.kv.blocks import Blocks
 from pelton.kv.group import KVGroup
@@ -28,8 +28,8 @@ class Double:
         return self.inner.block_bytes
 
     @property
-    def activation_bytes(self) -> int:
-        return self.inner.activation_bytes
+    def memory(self) -> WorkingMemory:
+        return self.inner.memory
 
     def allocate(self, blocks: tuple[int, ...]) -> None:
         self.inner.allocate(blocks)

@@ -180,7 +180,6 @@ ROPE_REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("rope_scaling.rope_type", {"rope_scaling": {"rope_type": "yarn4", "factor": 2.0}}),
     ("rope_parameters.rope_type", {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}),
     ("rope_parameters.rope_type", {"rope_parameters": {"full_attention": {}, "rope_type": 3}}),
-    ("rope_scaling.factor", {"rope_scaling": {"type": "linear"}}),
     ("rope_scaling.factor", {"rope_scaling": {"type": "linear", "factor": 0}}),
     ("rope_scaling.factor", {"rope_scaling": {"type": "linear", "factor": 1e-300}}),
     ("rope_scaling.factor", {"rope_scaling": {"type": "linear", "factor": 10**400}}),
@@ -191,7 +190,7 @@ ROPE_REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("rope_scaling.mscale", {"rope_scaling": {"type": "linear", "factor": 2.0, "mscale": 0.7}}),
     ("rope_scaling.long_factor", {"rope_scaling": {"type": "linear", "factor": 2.0, "long_factor": [1.0]}}),
     ("rope_scaling.type", {"rope_scaling": {**LLAMA3, "rope_type": "llama3", "type": "linear"}}),
-    ("rope_scaling.low_freq_factor", {"rope_scaling": {**LLAMA3, "type": "llama3", "low_freq_factor": None}}),
+    ("rope_scaling.factor", {"rope_scaling": {"type": "linear", "factor": 0.5}}),
 ]
 
 
@@ -264,6 +263,9 @@ def test_families_are_found_by_either_name() -> None:
     assert isinstance(arch_for({"model_type": "llama"}), Llama)
     assert isinstance(arch_for({"architectures": [], "model_type": "llama"}), Llama)
     for config in ({"architectures": ["FalconForCausalLM"]}, {"model_type": "falcon"}, {}):
-        with pytest.raises(UnsupportedModelError, match="LlamaForCausalLM") as refusal:
+        with pytest.raises(UnsupportedModelError, match="Families that are: bloom, .*llama, ") as refusal:
             arch_for(config)
         assert repr(config.get("architectures", [config.get("model_type")])[0]) in refusal.value.cause  # type: ignore[index]
+    with pytest.raises(UnsupportedModelError) as refusal:
+        arch_for({"model_type": "x" * 5000})
+    assert len(refusal.value.cause) < 200

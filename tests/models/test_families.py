@@ -136,6 +136,15 @@ def test_refusals_name_field_and_value(family: str, field: str, value: Any) -> N
     assert repr(value)[:10] in refusal.value.cause
 
 
+@pytest.mark.parametrize("size", [0, -1])
+@pytest.mark.parametrize("family", ["mistral", "phi3", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3"])
+def test_a_window_of_nothing_is_refused_by_name(family: str, size: int) -> None:
+    """On or off: a kernel would take it for none."""
+    for switch in (None, False, True) if family in ("qwen2", "qwen3", "smollm3") else (None,):
+        with pytest.raises(UnsupportedModelError, match=rf"sliding_window={size}, .* number from 1 to"):
+            read(family, sliding_window=size, use_sliding_window=switch)
+
+
 @pytest.mark.parametrize(
     ("family", "kinds", "word"),
     [

@@ -1,5 +1,6 @@
 """Rotary frequencies: golden numbers, what each kind promises, its refusals, and the row order of paired files."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,12 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.models.rope_cases import cases
-from tests.program.sources import dense
+from tests.models.test_config import PLAIN
+from tests.models.test_llama_module import Source, shapes
+from tests.program.sources import ShapeSource, dense
 
 from pelton.core.errors import CheckpointError, UnsupportedModelError
 from pelton.layers import ROPES
 from pelton.layers.rope import RopeParameters, Rotation
-from pelton.layers.rotary import half_split_rows, longest_text, rotation_of
+from pelton.layers.rotary import half_split_rows, longest_text, rotation_of, stretched_from
+from pelton.models.config import ConfigReader
+from pelton.models.standard import build_standard, read_standard
 
 LLAMA31 = {
     "factor": 8.0,
@@ -111,6 +116,70 @@ def test_longrope_chooses_once_by_the_length() -> None:
     assert rotation_of(told).factor == 1.19
 
 
+LONG = {"short_factor": (1.0,) * 4, "long_factor": (2.0,) * 4, "original_max_position_embeddings": 1024.0}
+SAID = {"short_mscale": 1.5, "long_mscale": 1.25, "attention_factor": 1.37, "attn_factor": 1.19}
+
+
+@pytest.mark.parametrize(
+    ("left_out", "factors"),
+    [
+        ((), (1.5, 1.25)),
+        (("short_mscale",), (1.37, 1.25)),
+        (("long_mscale",), (1.5, 1.37)),
+        (("short_mscale", "long_mscale"), (1.37, 1.37)),
+        (("short_mscale", "long_mscale", "attention_factor"), (1.19, 1.19)),
+        (("short_mscale", "attention_factor"), (1.19, 1.25)),
+    ],
+)
+def test_which_factor_of_longrope_holds(left_out: tuple[str, ...], factors: tuple[float, float]) -> None:
+    """An mscale of the length's own, else attention_factor, else attn_factor."""
+    asked = parameters("longrope", **LONG, **{name: value for name, value in SAID.items() if name not in left_out})
+    assert (rotation_of(asked, 1024).factor, rotation_of(asked, 1025).factor) == factors
+
+
+def share_divided(theta: float, dim: int, **options: Any) -> list[float]:
+    """For each pair how far it went over from its frequency (0) to a quarter of it (1)."""
+    got, plain = frequencies("yarn", theta, dim, factor=4.0, **options), frequencies("default", theta, dim)
+    return [(1 - g / p) / 0.75 for g, p in zip(got, plain, strict=True)]
+
+
+def test_the_ramp_of_yarn_may_end_behind_the_last_pair() -> None:
+    """Pair 37 of 0 to 31 would turn once in 262144 tokens, so that the slowest is divided in part only."""
+    shares = share_divided(1e4, 64, original_max_position_embeddings=262144)
+    assert shares == pytest.approx([min(max((place - 24) / (37 - 24), 0), 1) for place in range(32)], abs=1e-12)
+    # It ends at the last number of a head: 9, as it would be, becomes 7.
+    far = share_divided(1e4, 8, original_max_position_embeddings=10**9, beta_fast=1e6)
+    assert far == pytest.approx([0, 0, 0, (3 - 2) / (7 - 2)], abs=1e-12)
+
+
+def test_a_ramp_of_yarn_between_equal_borders_is_a_step() -> None:
+    """Just behind the border a step has a width: a thousandth of a pair."""
+    before = 2 * np.pi  # one turn: both borders are at pair 0
+    assert share_divided(1e4, 8, original_max_position_embeddings=before * 0.99) == pytest.approx([0, 1, 1, 1])
+    equal = {"beta_fast": 1.0, "beta_slow": 1.0, "truncate": False}
+    for original in (before * 100 * 0.99975, before * 10):  # at pair 2 but for a ten-thousandth, at pair 1
+        border = 8 * np.log(original / before) / (2 * np.log(1e4))
+        wanted = [min(max((place - border) / 0.001, 0), 1) for place in range(4)]
+        assert share_divided(1e4, 8, original_max_position_embeddings=original, **equal) == pytest.approx(
+            wanted, abs=1e-9
+        )
+
+
+def test_layers_with_a_window_have_the_length_too() -> None:
+    """A base that depends on the length is frozen in both tables."""
+    tensors = {name: ShapeSource(name, shape) for name, shape in shapes(PLAIN).items()}
+    read = read_standard(ConfigReader(PLAIN), eps=1e-6, context=2048)
+    head, layers = read.attention.head_dim, read.frame.layers
+    local = parameters("dynamic", 1e3, head, 64, factor=4.0)
+    config = replace(read, window_rope=local, windows=(32, *(None,) * (layers - 1)))
+    for length in (64, 100, 256, None):
+        module = build_standard(config, Source(PLAIN, tensors), length)
+        tables = {op.outputs[0]: op.attrs for op in module.entries["target"].ops if op.kind == "rope_table"}
+        assert tables["window_rope"]["inverse_frequencies"] == rotation_of(local, length).inverse_frequencies
+        assert tables["rope"]["inverse_frequencies"] == rotation_of(config.rope, length).inverse_frequencies
+    assert rotation_of(local, 64) != rotation_of(local, 100) != rotation_of(local)
+
+
 @pytest.mark.parametrize("kind", ROPES.names())
 def test_scores_depend_on_distance_alone(kind: str) -> None:
     """Queries and keys of any content, turned by our angles: moved along together their product stays."""
@@ -164,3 +233,16 @@ def test_half_split_rows_undo_the_interleaving_of_gguf() -> None:
     original = np.arange(heads * dim)
     stored = original.reshape(heads, 2, dim // 2).swapaxes(1, 2).reshape(-1)
     np.testing.assert_array_equal(stored[list(half_split_rows(heads, dim))], original)
+
+
+@pytest.mark.parametrize(("length", "told"), [(None, 64), (65, 64), (64, None), (1, None)])
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_where_short_texts_are_stretched_too_is_known(kind: str, length: int | None, told: int | None) -> None:
+    """From that length on the frequencies differ; up to it they are those of a single token."""
+    options: dict[str, object] = {"factor": 4.0}
+    if kind == "longrope":
+        options |= {"original_max_position_embeddings": 64, "short_factor": (1.0,) * 4, "long_factor": (3.0,) * 4}
+    parameters = RopeParameters(kind, 10000.0, 8, 64 if kind == "dynamic" else 256, options)  # type: ignore[arg-type]
+    assert stretched_from(parameters, length) == told
+    differs = rotation_of(parameters, length).inverse_frequencies != rotation_of(parameters, 1).inverse_frequencies
+    assert differs == (told is not None)

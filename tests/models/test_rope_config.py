@@ -151,8 +151,11 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("rope_scaling.rope_type=", {"type": ["yarn"]}),
     ("rope_scaling.type=", {"rope_type": "longrope", "type": "yarn", **LISTS}),
     ("rope_scaling.mrope_section=", {"type": "default", "mrope_section": [1, 1, 2]}),
-    ("rope_scaling.factor=None", {"type": "ntk"}),
-    ("rope_scaling.factor=None", {"type": "dynamic"}),
+    ("has no rope_scaling.factor.", {"type": "ntk"}),
+    ("has no rope_scaling.factor.", {"type": "dynamic", "factor": None}),
+    ("has no rope_scaling.low_freq_factor.", {"type": "llama3", "factor": 8.0, "high_freq_factor": 4.0}),
+    ("has no rope_scaling.rope_type.", {"factor": 2.0}),
+    ("has no rope_scaling.rope_type.", {**LISTS}),
     ("rope_scaling.factor=1000000000000.0", {"type": "dynamic", "factor": 1e12}),
     ("rope_scaling.factor=0.0001", {"type": "linear", "factor": 0.0001}),
     ("rope_scaling.factor='4'", {"type": "yarn", "factor": "4"}),
@@ -180,6 +183,39 @@ def test_refusals_name_the_field(said: str, scaling: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedModelError) as refusal:
         read({"rope_scaling": scaling})
     assert said in refusal.value.cause
+
+
+def test_a_missing_kind_lists_those_there_are() -> None:
+    with pytest.raises(UnsupportedModelError, match="one of: default, dynamic, linear, llama3, longrope, ntk, yarn"):
+        read({"rope_scaling": {"factor": 2.0, ORIGINAL: 1024}})
+    for plain in ({"factor": None, ORIGINAL: 1024}, {"mscale": 1.0, "rope_theta": 5.0}):
+        assert read({"rope_parameters": plain}).kind == "default"
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "linear": {},
+    "ntk": {},
+    "dynamic": {},
+    "yarn": {ORIGINAL: 1024},
+    "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "longrope": {**LISTS, ORIGINAL: 1024},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_factor_makes_texts_shorter(kind: str) -> None:
+    assert read({"rope_scaling": {"type": kind, **KINDS[kind], "factor": 1}}).options["factor"] == 1.0
+    with pytest.raises(
+        UnsupportedModelError, match=r"rope_scaling.factor=0\.9.* a number from 1 \(scaling makes longer"
+    ):
+        read({"rope_scaling": {"type": kind, **KINDS[kind], "factor": 0.9}})
+
+
+@pytest.mark.parametrize("original", [{}, {ORIGINAL: CONTEXT}, {ORIGINAL: 2 * CONTEXT}])
+def test_a_yarn_that_would_scale_nothing_is_refused(original: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModelError, match="no factor .*max_position_embeddings=4096 is no longer than orig"):
+        read({"rope_scaling": {"type": "yarn", **original}})
+    assert read({"rope_scaling": {"type": "yarn", ORIGINAL: CONTEXT // 2}}).context == CONTEXT
 
 
 def test_a_nested_refusal_names_the_layer_type() -> None:

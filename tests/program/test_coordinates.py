@@ -2,19 +2,23 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.backends.mini import CONFIG, Source
 from tests.models.test_llama_module import shapes
-from tests.program.sources import ShapeSource
+from tests.program.sources import ShapeSource, dense
 
 from pelton.models import build_module
 from pelton.program.coordinates import coordinates
-from pelton.program.module import Module
+from pelton.program.module import Entry, Module
+from pelton.program.op import Op
 from pelton.program.passes import run_passes
+from pelton.program.states import KVSpec, State
+from pelton.program.weights import VECTOR, Storage, WeightView
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
 LISTS = {"short_factor": [1.5] * 8, "long_factor": [2.0] * 8, "original_max_position_embeddings": 64}
@@ -101,3 +105,67 @@ def test_the_order_of_rows_in_a_file_counts() -> None:
     config = dict(CONFIG)
     tensors = {n: ShapeSource(n, s) for n, s in shapes(config).items()}
     assert coordinates(build_module(Source(tensors, config, "gguf"))) != coordinates(module())
+
+
+# ---------------------------------------------------------------------------------------------------
+# each field alone, in a module of one op
+
+OP = Op("scale", ("x",), ("y",), ("w",), "kv", {"eps": 1e-5, "heads": 2, "interleaved": False})
+ENTRY = Entry("target", (OP,), {}, ("x",), ("y",))
+STATE = State("kv", KVSpec(2, 16, 16), 3)
+STORAGE = Storage("w", 1, 3, dense("w", np.zeros(3)), (0, 1, 2))
+VIEW = WeightView("w", "w", VECTOR)
+
+
+def small(
+    op: Mapping[str, Any] = {}, entry: Mapping[str, Any] = {}, state: Mapping[str, Any] = {},
+    storage: Mapping[str, Any] = {}, view: Mapping[str, Any] = {},
+) -> Module:  # fmt: skip
+    """The module of these five records, with other fields."""
+    made = replace(ENTRY, **{"ops": (replace(OP, **op),), **entry})
+    states = {STATE.name: replace(STATE, **state)}
+    return Module({"w": replace(STORAGE, **storage)}, {"w": replace(VIEW, **view)}, states, {made.name: made}, 9, 64)
+
+
+FIELDS: list[tuple[str, dict[str, Any]]] = [
+    ("op", {"kind": "add"}),
+    ("op", {"inputs": ("z",)}),
+    ("op", {"outputs": ("z",)}),
+    ("op", {"weights": ("v",)}),
+    ("op", {"weights": ()}),
+    ("op", {"state": "other"}),
+    ("op", {"state": None}),
+    ("op", {"attrs": {**OP.attrs, "eps": 1.0000000000000003e-5}}),
+    ("op", {"attrs": {**OP.attrs, "more": 1}}),
+    ("entry", {"name": "draft"}),
+    ("entry", {"inputs": ("x", "z")}),
+    ("entry", {"outputs": ()}),
+    ("entry", {"ops": (OP, OP)}),
+    ("state", {"layers": 4}),
+    ("state", {"spec": KVSpec(1, 16, 16)}),
+    ("storage", {"name": "v"}),
+    ("storage", {"rows": 2}),
+    ("storage", {"cols": 4}),
+    ("storage", {"source": dense("w", np.zeros(3), "F16")}),
+    ("storage", {"plus": 1.0}),
+    ("storage", {"row_order": None}),
+    ("storage", {"row_order": (0, 2, 1)}),
+    ("view", {"name": "v"}),
+    ("view", {"storage": "v"}),
+    ("view", {"use": "matrix"}),
+    ("view", {"shard": "rows"}),
+]
+
+
+@pytest.mark.parametrize(("record", "fields"), FIELDS, ids=lambda given: str(given)[:40])
+def test_every_field_counts(record: str, fields: dict[str, Any]) -> None:
+    assert coordinates(small(**{record: fields})) != coordinates(small())
+
+
+def test_the_order_in_which_attrs_are_given_does_not_count() -> None:
+    assert coordinates(small(op={"attrs": dict(reversed(OP.attrs.items()))})) == coordinates(small())
+
+
+def test_what_memory_holds_and_a_sources_name_do_not_count() -> None:
+    again = small(storage={"source": dense("other", np.ones(3))})
+    assert coordinates(replace(again, context=128)) == coordinates(small())

@@ -9,6 +9,7 @@ from pelton.program import OPS
 from pelton.program.builder import Builder
 from pelton.program.module import Module
 from pelton.program.op import Cost, Op
+from pelton.program.ops.attend import BLOCK, ROWS, read_blocks, visible_blocks
 from pelton.program.states import KVSpec, State
 from pelton.program.values import StepShape, Value
 
@@ -175,3 +176,20 @@ def test_lowering_ends_in_primitives_with_the_same_outputs_and_flops(module: Mod
         values |= {n: Value(n, s) for n, s in zip(part.outputs, rule.shapes(part, tables), strict=True)}
     assert flops == cost(module, op).flops
     assert all(output.startswith(op.outputs[-1]) for output in made if output not in op.outputs)
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 31, 32, 33, 64, 70, 500])
+def test_blocks_seen_and_read_are_what_counting_gives(window: int | None) -> None:
+    """Closed forms, because a context may have millions of tokens."""
+
+    def first(index: int) -> int:
+        return 0 if window is None else max(0, index - window + 1)
+
+    for start in (0, 1, 31, 32, 63, 64, 65, 200, 499, 1000):
+        for count in (1, 2, 31, 32, 33, 64, 65, 128, 129, 700):
+            end = start + count
+            seen = sum(i // BLOCK - first(i) // BLOCK + 1 for i in range(start, end))
+            assert visible_blocks(start, count, window) == seen, (start, count)
+            passes = range(start, end, ROWS)
+            read = sum((min(i + ROWS, end) - 1) // BLOCK - first(i) // BLOCK + 1 for i in passes)
+            assert read_blocks(start, count, window) == read, (start, count)

@@ -324,6 +324,46 @@ def test_a_logit_that_cannot_be_is_named(client: TestClient) -> None:
         assert reply.status_code == 400 and "logit_bias['5'] cannot be used" in reply.json()["error"]["message"]
 
 
+WORDS: list[tuple[str, dict[str, Any], str]] = [
+    (COMPLETIONS, {"stream_granularity": "line"}, "='line' cannot be used: it must be one of: token, word, sentence."),
+    (COMPLETIONS, {"stream_granularity": 3}, "it must be one of: token, word, sentence."),
+    (COMPLETIONS, {"n": "2"}, "n='2' cannot be used: it must be a whole number, not text."),
+    (COMPLETIONS, {"n": 1.5}, "n=1.5 cannot be used: it must be a whole number."),
+    (COMPLETIONS, {"n": 0}, "n=0 cannot be used: it must be a whole number >= 1."),
+    (COMPLETIONS, {"temperature": True}, "it must be a number, not true or false."),
+    (COMPLETIONS, {"stop": 3}, "stop=3 cannot be used: it must be text or a list, not a number."),
+    (COMPLETIONS, {"stream": []}, "stream cannot be used: it must be true or false, not a list."),
+    (COMPLETIONS, {"stream_options": "x"}, "it must be a table, not text."),
+    (COMPLETIONS, {"stop_token_ids": [None]}, "stop_token_ids[0] cannot be used: it must be a whole number, not null."),
+    (COMPLETIONS, {"cache_salt": ""}, "it must be text of length >= 1."),
+    ("/infill", {"input_extra": "x"}, "input_extra='x' cannot be used: it must be a list, not text."),
+    ("/infill", {"input_extra": [{}]}, "input_extra[0].text is missing. Give input_extra[0].text."),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "told"), WORDS, ids=[str(fields) for _, fields, _ in WORDS])
+def test_errors_speak_of_json(client: TestClient, path: str, fields: dict[str, Any], told: str) -> None:
+    whole = {"prompt": "x"} if path == COMPLETIONS else {"input_prefix": "a", "input_suffix": "b"}
+    reply = client.post(path, json=whole | fields)
+    assert reply.status_code == 400 and told in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "told"),
+    [
+        ("/infill", {"prefix": "a", "suffix": "b"}, "input_suffix is missing. Rename 'suffix' to input_suffix."),
+        ("/infill", {"prefix": "a", "input_suffix": "b"}, "input_prefix is missing. Rename 'prefix' to input_prefix."),
+        ("/infill", {"input_suffix": "b"}, "input_prefix is missing. Give input_prefix."),
+        (COMPLETIONS, {"promt": "a"}, "prompt is missing. Rename 'promt' to prompt."),
+        (CHAT, {"message": []}, "messages is missing. Rename 'message' to messages."),
+        (CHAT, {**HELLO, "suffix": "b"}, "suffix is not supported. Leave it out."),
+    ],
+)
+def test_a_needed_field_by_another_name(client: TestClient, path: str, fields: dict[str, Any], told: str) -> None:
+    reply = client.post(path, json=fields)
+    assert reply.status_code == 400 and reply.json()["error"]["message"] == told
+
+
 TWICE: list[tuple[bytes, str]] = [
     (b'{"prompt": "x", "max_tokens": 1, "prompt": "y"}', "prompt"),
     (b'{"prompt":"x","prompt":"x"}', "prompt"),

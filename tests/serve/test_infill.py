@@ -188,6 +188,19 @@ def test_a_bad_field_is_told_by_its_name(client: TestClient, fields: dict[str, A
     assert reply.json()["error"]["param"] == param
 
 
+def test_a_seed_beyond_what_there_is(client: TestClient) -> None:
+    message = client.post(INFILL, json={**GAP, "seed": 2**64}).json()["error"]["message"]
+    assert f"between 0 and {2**64 - 1}, or -1 for a fresh one" in message
+
+
+@pytest.mark.parametrize("biases", [[[1, True]], [[1, "1"]], [[1, None]], {"1": True}, {"1": "x"}])
+def test_a_bias_of_a_wrong_type_is_not_out_of_range(client: TestClient, biases: object) -> None:
+    error = client.post(INFILL, json={**GAP, "logit_bias": biases}).json()["error"]
+    assert error["param"] == "logit_bias" and "no pair of a token id and a number" in error["message"]
+    for far in ([[1, 101]], {"1": -101}, [[1, 10**400]]):
+        assert "out of range" in client.post(INFILL, content=json.dumps({**GAP, "logit_bias": far})).text
+
+
 def test_what_editors_send_besides_is_told_and_not_refused(make_client: MakeClient) -> None:
     hints = {"id_slot": 0, "n_indent": 4, "samplers": ["top_k", "infill"], "t_max_predict_ms": 500}
     client = make_client(strict=True)

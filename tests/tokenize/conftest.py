@@ -1,9 +1,9 @@
-"""Tokenizers of real GGUF files: the default model's, built into a cache folder of the test run, and Gemma 3's file."""
+"""Tokenizers of real GGUF files: the default model's, built into a cache folder of the test run."""
 
 from pathlib import Path
 
 import pytest
-from tests.tokenize.vocabularies import gemma3_file, no_tokens
+from tests.tokenize.vocabularies import no_tokens
 
 from pelton.checkpoint.gguf import read_gguf
 from pelton.tokenize.gguf_vocab import source_key
@@ -15,8 +15,3 @@ def smollm2_tokenizer(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PELTON_CACHE", str(tmp_path_factory.mktemp("cache")))
         return tokenizer_from_gguf(read_gguf(smollm2).metadata, source_key(smollm2), no_tokens())
-
-
-@pytest.fixture(scope="session")
-def gemma3_gguf() -> Path:
-    return gemma3_file()

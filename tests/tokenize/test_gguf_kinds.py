@@ -2,6 +2,7 @@
 
 import json
 from itertools import pairwise
+from time import perf_counter
 
 import pytest
 import tokenizers
@@ -20,6 +21,7 @@ from tests.tokenize.vocabularies import (
 )
 
 from pelton.core.errors import CheckpointError
+from pelton.tokenize.gguf_kinds.arrays import listed_merges
 from pelton.tokenize.gguf_kinds.merges import merges_of
 from pelton.tokenize.gguf_vocab import vocabulary_of
 from pelton.tokenize.token_bytes import byte_alphabet
@@ -91,6 +93,48 @@ def test_only_ordinary_tokens_are_made_by_merging() -> None:
     assert tokenizer.encode("xsxs") == [FIRST + 4, FIRST + 6, FIRST + 1], "found in the text, not merged"
 
 
+@pytest.mark.parametrize("kind", [UNUSED, USER_DEFINED, CONTROL])
+def test_other_tokens_make_none_by_merging(kind: int) -> None:
+    """Two space marks, which no text holds as such: found neither in it nor by merging, and no part of three."""
+    pieces = ["\u2581\u2581", "\u2581\u2581\u2581", "\u2581"]
+    metadata = space_marked_metadata(pieces, add_space_prefix=False)
+    types = list(metadata[FIELD + "token_type"])  # type: ignore[call-overload]
+    assert built(metadata).encode("   ") == [FIRST + 1]
+    types[FIRST] = kind
+    assert built(metadata | {FIELD + "token_type": tuple(types)}).encode("   ") == [FIRST + 2] * 3
+
+
+def test_a_token_of_megabytes_takes_no_time() -> None:
+    """Nothing could make it, and two of the same length could not make each other."""
+    long = ["ab" * 2**20, "ba" * 2**20]
+    began = perf_counter()
+    assert merges_of([*long, "aba"], {*long, "a", "ba", "ab", "aba"}) == [["a", "ba"], ["ab", "a"]]
+    assert perf_counter() - began < 5
+    made = "a" * 2**20
+    assert merges_of([made * 2, made], {made * 2, made}) == [[made, made]]
+
+
+def test_tokens_of_too_many_lengths_are_refused() -> None:
+    tokens = ["a" * length for length in range(1, 2000)]
+    with pytest.raises(CheckpointError, match="up to 1,999 characters: .* too long"):
+        merges_of(tokens, frozenset(tokens))
+    assert len(merges_of(tokens[:100], frozenset(tokens[:100]))) == 99 * 100 / 2
+
+
+@pytest.mark.parametrize(
+    ("line", "pair"),
+    [("a b", ["a", "b"]), ("  a", [" ", "a"]), (" a b", [" a", "b"]), ("a  b", ["a", " b"]), ("a  ", ["a", " "])],
+)
+def test_a_line_of_merges_is_cut_at_its_first_inner_space(line: str, pair: list[str]) -> None:
+    assert listed_merges({FIELD + "merges": (line,)}) == [pair]
+
+
+@pytest.mark.parametrize("line", ["", " ", "ab", " ab"])
+def test_a_line_of_merges_that_is_no_pair(line: str) -> None:
+    with pytest.raises(CheckpointError, match="is not a pair of tokens"):
+        listed_merges({FIELD + "merges": ("a b", line)})
+
+
 # ---------------------------------------------------------------------------------------------------
 # spaces and bytes
 
@@ -140,6 +184,7 @@ def test_a_vocabulary_without_bytes_has_an_unknown_token() -> None:
     tokens = [f"x{place}" if 3 <= place < FIRST else token for place, token in enumerate(metadata[FIELD + "tokens"])]  # type: ignore[arg-type]
     tokenizer = built(metadata | {FIELD + "token_type": tuple(types), FIELD + "tokens": tuple(tokens)})
     assert tokenizer.encode("a\u4e2db") == [*ids_of("a"), 0, *ids_of("b")]
+    assert tokenizer.encode("a\u4e2d\u6587b\u4e2d") == [*ids_of("a"), 0, *ids_of("b"), 0], "one for a run of them"
 
 
 def test_tokens_in_text() -> None:
@@ -221,6 +266,42 @@ def test_a_ranked_vocabulary_needs_no_merges() -> None:
     assert tokenizer.encode("<end>", special=True) == [260]
     with pytest.raises(CheckpointError, match="merges is missing"):
         built(metadata | {FIELD + "pre": "qwen2"})
+
+
+def ranked_metadata(*words: str, **fields: object) -> dict[str, object]:
+    """256 bytes and these words, of which "hel" is a control token."""
+    alphabet = {byte: char for char, byte in byte_alphabet().items()}
+    kinds = [CONTROL if word == "hel" else NORMAL for word in words]
+    return {
+        FIELD + "model": "gpt2",
+        FIELD + "pre": "kimi-k2",
+        FIELD + "tokens": (*(alphabet[byte] for byte in range(256)), *words),
+        FIELD + "token_type": (*[NORMAL] * 256, *kinds),
+        **{FIELD + name: value for name, value in fields.items()},
+    }
+
+
+def test_no_ranked_token_is_made_of_added_ones() -> None:
+    words = ("he", "hel", "lo", "hello")
+    assert built(ranked_metadata(*words)).encode("hellohe") == [256, ord("l"), 258, 256]
+    plain = ranked_metadata(*words) | {FIELD + "token_type": [NORMAL] * 260}
+    assert built(plain).encode("hellohe") == [259, 256]
+
+
+def test_merges_that_a_file_lists_win_over_ranks() -> None:
+    metadata = ranked_metadata("he", "lo", merges=("l o", "h e"))
+    assert built(metadata).encode("helohe ") == built(ranked_metadata("he", "lo")).encode("helohe ")
+    assert built(metadata | {FIELD + "merges": ("l o",)}).encode("helo") == [*b"he", 257]
+
+
+@pytest.mark.parametrize("pre", ["smollm", "kimi-k2"])
+def test_a_byte_level_text_loses_no_space_in_front(pre: str) -> None:
+    content = vocabulary_of(byte_level_metadata(pre)).tokenizer_json(byte_level_metadata(pre))
+    assert content["decoder"]["add_prefix_space"] is False  # type: ignore[index]
+    tokenizer = built(byte_level_metadata(pre))
+    assert not tokenizer.strips_leading_space
+    assert tokenizer.decode(tokenizer.encode(" hel he")) == " hel he"
+    assert tokenizer.encode("hel") != tokenizer.encode(" hel"), "nor gets one"
 
 
 def test_a_content_is_json() -> None:

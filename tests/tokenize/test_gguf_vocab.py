@@ -89,6 +89,13 @@ def test_a_cache_hit_reads_no_array(cache: Path) -> None:
         tokenizer_from_gguf(SmallOnly(metadata), "file 2", no_tokens())
 
 
+def test_it_is_told_when_a_tokenizer_is_built(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "pelton")
+    for _ in range(2):
+        cached_tokenizer_json(byte_level_metadata(), "file 1")
+    assert caplog.messages == ["building the tokenizer, once"]
+
+
 def test_another_pretokenizer_is_another_file(cache: Path) -> None:
     names = ("gpt-2", "qwen2", "llama-bpe", "smollm")
     for name in names:
@@ -183,6 +190,23 @@ def test_a_vocabulary_that_cannot_work_is_refused_by_name(field: str, value: obj
     metadata = byte_level_metadata() | {FIELD + field: value}
     with pytest.raises(CheckpointError, match=message):
         tokenizer_from_gguf(metadata, "file", no_tokens())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("pre", "x" * 5000),
+        ("model", "x" * 5000),
+        ("pre", ("x",) * 5000),
+        ("model", 5000 * ("x",)),
+        ("merges", ("x" * 5000,)),
+    ],
+)
+def test_what_a_file_says_is_cut_in_an_error(field: str, value: object) -> None:
+    with pytest.raises(CheckpointError) as refusal:
+        tokenizer_from_gguf(byte_level_metadata() | {FIELD + field: value}, "file", no_tokens())
+    assert f"{FIELD}{field}" in refusal.value.cause
+    assert len(refusal.value.cause) < 250
 
 
 def test_tokens_written_alike_keep_their_ids() -> None:

@@ -9,6 +9,7 @@ import tokenizers
 from tests.tokenize.vocabularies import (
     FIELD,
     built,
+    check_plain_text,
     json_lines,
     metadata_of,
     packed_tokenizer_json,
@@ -75,6 +76,10 @@ def test_texts_survive(data: Path, packed_tokenizer: Tokenizer) -> None:
         assert packed_tokenizer._inner.decode(ids, skip_special_tokens=False) == expected
 
 
+def test_special_tokens_are_text_as_to_a_whole_copy(packed_tokenizer: Tokenizer) -> None:
+    check_plain_text(packed_tokenizer)
+
+
 def test_the_default_model(data: Path, smollm2_tokenizer: Tokenizer) -> None:
     rows = torture_rows(data, "gguf_goldens.jsonl", tokenizer="smollm2")
     assert wrong_ids(smollm2_tokenizer, rows, special=False) == []
@@ -85,8 +90,8 @@ NOT_A_MARKER = "handmade:1696"
 
 
 @pytest.mark.slow
-def test_a_vocabulary_with_scores(data: Path, gemma3_gguf: Path) -> None:
-    metadata = read_gguf(gemma3_gguf).metadata
+def test_a_vocabulary_with_scores(data: Path, gemma3: Path) -> None:
+    metadata = read_gguf(gemma3).metadata
     assert metadata[FIELD + "model"] == "llama"
     tokenizer = built(metadata)
     rows = list(torture_rows(data, "gguf_goldens.jsonl", tokenizer="gemma3-270m"))

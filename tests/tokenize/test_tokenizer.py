@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tokenize.vocabularies import SPECIALS, space_marked, tiny_tokenizer
+from tests.tokenize.vocabularies import SPECIALS, check_plain_text, flagged, space_marked, tiny_tokenizer
 
 from pelton.checkpoint.special_tokens import SpecialTokens
 from pelton.core.errors import CheckpointError, RequestError, UnsupportedModelError
@@ -52,6 +52,20 @@ def test_no_text_reaches_a_control_token_of_the_default_model(smollm2_tokenizer:
     text = "".join(smollm2_tokenizer.token_text(token_id) for token_id in sorted(special))
     assert not special.intersection(smollm2_tokenizer.encode(text))
     assert smollm2_tokenizer.encode(text, special=True) == sorted(special)
+
+
+def test_special_tokens_are_text_as_to_a_whole_copy(smollm2_tokenizer: Tokenizer) -> None:
+    for tokenizer in (TINY, MARKED, Tokenizer(flagged()), smollm2_tokenizer):
+        check_plain_text(tokenizer)
+
+
+def test_the_vocabulary_is_there_once() -> None:
+    """What is shared shows: a change of the one is a change of the other."""
+    tokenizer = Tokenizer(space_marked())
+    tokenizer.encode("ab")
+    assert tokenizer._plain is not tokenizer._inner
+    tokenizer._inner.model.unk_token = "a"
+    assert tokenizer._plain.model.unk_token == "a"
 
 
 @given(st.text())

@@ -1,22 +1,17 @@
 """Small vocabularies made on the spot, and GGUF metadata out of a tokenizer.json: inputs of the tests, no goldens."""
 
-import fcntl
 import json
 import lzma
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pelton.checkpoint.fetch.pull import pull
 from pelton.checkpoint.special_tokens import SpecialTokens
-from pelton.core.config import FetchSection
-from pelton.core.errors import CheckpointError
 from pelton.tokenize.gguf_vocab import vocabulary_of
 from pelton.tokenize.token_bytes import byte_alphabet
 from pelton.tokenize.tokenizer import Tokenizer
@@ -126,21 +121,41 @@ def tiny_tokenizer(*, add_bos: bool | None = None) -> Tokenizer:
     return built(byte_level_metadata(), bos_id=0, add_bos=add_bos)
 
 
+def flagged() -> tokenizers.Tokenizer:
+    """Special and user-defined tokens of all kinds of matching, some of them in each other's text."""
+    inner = space_marked()
+    inner.add_tokens(
+        [
+            tokenizers.AddedToken("<a>", special=True, lstrip=True),
+            tokenizers.AddedToken("<a>b", special=False, rstrip=True),
+            tokenizers.AddedToken("ab", special=True, single_word=True),
+            tokenizers.AddedToken("<b>", special=True, normalized=True),
+            tokenizers.AddedToken("a <b", special=False, normalized=True),
+        ]
+    )
+    return inner
+
+
+def check_plain_text(tokenizer: Tokenizer) -> None:
+    """Texts made of the added tokens' pieces have the ids of a whole copy to which special tokens are text."""
+    copy = tokenizers.Tokenizer.from_str(tokenizer._inner.to_str())
+    copy.encode_special_tokens = True
+    added = [token.content for token in copy.get_added_tokens_decoder().values()]
+    whole = st.sampled_from(added)
+    cut = st.builds(lambda text, size: text[: 1 + size % len(text)], whole, st.integers(0, 20))
+    piece = whole | cut | st.sampled_from([" ", "\n", "a", "b", " the", "\u00e9", "\u4e2d"]) | st.text(max_size=3)
+
+    @given(st.lists(piece, max_size=8).map("".join))
+    def check(text: str) -> None:
+        assert tokenizer.encode(text) == copy.encode(text, add_special_tokens=False).ids
+
+    check()
+
+
 @lru_cache(maxsize=1)
 def packed_tokenizer(data: Path, name: str) -> Tokenizer:
     """A real tokenizer.json of the test data as a tokenizer."""
     return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(packed_tokenizer_json(data, name))))
-
-
-def gemma3_file() -> Path:
-    """The file of Gemma 3 270M. Its terms are for a person to accept, so only continuous integration fetches it."""
-    fetch = FetchSection(accept_terms=bool(os.environ.get("CI")))
-    with open(Path(tempfile.gettempdir()) / f"pelton-gemma3-{os.getuid()}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            return pull("gemma3-270m", fetch)
-        except CheckpointError as error:
-            pytest.skip(str(error))
 
 
 def no_tokens() -> SpecialTokens:

@@ -123,6 +123,14 @@ class CompileOptions:
     choose: Choose | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class WorkingMemory:
+    """Bytes: of the weights as they are held, and of what the largest step needs (values, scratch, logits)."""
+
+    weights: int
+    activations: int
+
+
 class BlockOps(Protocol):
     """Work on KV blocks whose bytes only the backend understands. Groups count in the order of the module's states."""
 
@@ -150,8 +158,8 @@ class Executable(Protocol):
         ...
 
     @property
-    def activation_bytes(self) -> int:
-        """Bytes of working memory for the largest step: values, scratch, logits."""
+    def memory(self) -> WorkingMemory:
+        """What it holds beside the KV blocks."""
         ...
 
     def labels(self) -> tuple[str, ...]:

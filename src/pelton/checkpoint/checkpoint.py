@@ -26,6 +26,7 @@ from pelton.program.weights import TensorSource
 HF, GGUF = "hf", "gguf"
 CONFIG, GENERATION, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
 TOKENIZER, TEMPLATE_FILE, TEMPLATE_JSON = "tokenizer.json", "chat_template.jinja", "chat_template.json"
+ADAPTER = "adapter_config.json"  # of a folder that changes another model
 DEFAULT_TEMPLATE = "default"
 
 
@@ -118,6 +119,8 @@ def _from_gguf(gguf: GgufFile) -> Checkpoint:
 
 def _open_folder(folder: Path) -> Checkpoint:
     if not (folder / CONFIG).exists():
+        if (folder / ADAPTER).exists():
+            raise _adapter(folder)
         ggufs = sorted(folder.glob("*.gguf"))
         wanted = "Give a folder with config.json and safetensors weights."
         remedy = f"Give the file itself: {ggufs[0]}" if ggufs else wanted
@@ -141,6 +144,13 @@ def _open_folder(folder: Path) -> Checkpoint:
         gguf_metadata=None,
         files=files,
     )
+
+
+def _adapter(folder: Path) -> CheckpointError:
+    base = read_object(folder / ADAPTER).get("base_model_name_or_path")
+    named = isinstance(base, str) and base
+    remedy = f"Its base model is {quoted(base)}." if named else f"{ADAPTER} does not name its base model."
+    return CheckpointError(f"{folder}: a LoRA adapter and no model; adapters are not supported yet.", remedy)
 
 
 def _optional(path: Path) -> dict[str, Any]:

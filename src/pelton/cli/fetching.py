@@ -36,11 +36,23 @@ def fetched(
         if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
             raise
         say(error.cause)
-        if not click.confirm("Have you read them, and do you accept them?", err=True):
+        if not _accepted():
             raise Failed("The terms were not accepted, so nothing was fetched.") from error
     return pull(
         reference, replace(fetch, accept_terms=True), progress=True, force=force, verify=verify, weights=weights
     )
+
+
+def _accepted() -> bool:
+    """What somebody at the terminal answers; asked again until it is yes or no."""
+    while True:
+        question = "Have you read them, and do you accept them? [y/N]"
+        answer = str(click.prompt(question, default="", show_default=False, err=True)).strip()
+        if answer.lower() in ("y", "yes"):
+            return True
+        if answer.lower() in ("", "n", "no"):
+            return False
+        say("Please answer y (yes) or n (no).")
 
 
 def fetched_config(config: EngineConfig) -> EngineConfig:

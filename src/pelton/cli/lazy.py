@@ -1,4 +1,7 @@
-"""LazyGroup: a group of commands that knows their names and help lines and imports only the one that runs."""
+"""LazyGroup: a group of commands that knows their names and help lines and imports only the one that runs.
+
+It refuses words that click would take for something else. Invariant: what a command may be given, the command says.
+"""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -6,11 +9,21 @@ from typing import ClassVar
 
 import click
 
+from pelton.cli.settings.foreign_flags import foreign_word
+
 
 class LazyGroup(click.Group):
     """Subclasses fill `lazy`: name -> (module:command, one line of help)."""
 
     lazy: ClassVar[Mapping[str, tuple[str, str]]] = {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, words = super().resolve_command(ctx, args)
+        if command is not None and not isinstance(command, click.Group) and (why := foreign_word(command, words)):
+            raise click.UsageError(why, ctx)
+        return name, command, words
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.lazy)

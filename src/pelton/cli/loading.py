@@ -24,6 +24,8 @@ from pelton.core.errors import CheckpointError, RequestError, SettingError
 from pelton.core.params import DRAWING, SamplingParams
 from pelton.engine.llm import LLM
 from pelton.engine.needs import check_names
+from pelton.models import overrides
+from pelton.sampling import effective
 from pelton.sampling.effective import FLAG, GENERAL, MODEL, REQUEST, Effective
 
 ORIGINS = {REQUEST: "its flag", FLAG: "--override-generation-config", MODEL: "the model", GENERAL: "default"}
@@ -41,7 +43,10 @@ def load(reference: str, flags: Flags, expect: Callable[[Path, Mapping[str, obje
         file = str(settings["chat_template"])
         settings["chat_template"] = template_text(file, f"--chat-template {file}")
     try:
-        check_names(resolve(reference, settings))
+        config = resolve(reference, settings)
+        check_names(config)
+        overrides.overrides_of(config.model.hf_overrides)
+        effective.overrides_of(config.model.override_generation_config)
     except SettingError as error:
         raise click.UsageError(explain(error)) from error
     say_notes(_unread(settings))

@@ -14,7 +14,7 @@ import click
 import pelton
 from pelton.cli.lazy import LazyGroup
 from pelton.cli.options import explain, wants_debug
-from pelton.cli.settings.foreign_flags import ALIASES, flag_of, foreign, nearest_flag
+from pelton.cli.settings.foreign_flags import ALIASES, DEFAULTS, flag_of, foreign, nearest_flag, spellings
 from pelton.cli.terminal import INTERRUPTED, Failed, check_streams, drop_output, say
 from pelton.core.errors import PeltonError
 
@@ -88,13 +88,13 @@ def _no_flag(error: click.NoSuchOption, words: list[str]) -> str:
     """What to say of a flag that the command does not have: why, or which one is meant."""
     name = error.option_name
     params = error.ctx.command.params if error.ctx is not None else []
-    known = [flag for param in params for flag in (*param.opts, *param.secondary_opts) if flag.startswith("-")]
+    known = [flag for param in params for flag in spellings(param)]
     # Of -tp click tells -t alone.
     written = next((word for word in words if word.startswith(name) and word not in known), name).partition("=")[0]
     alias = ALIASES.get(written)
     if alias is not None and flag_of(alias.setting) in known:
         return f"There is no flag {written} here. What is there for it: {flag_of(alias.setting)}."
-    if why := foreign(written):
+    if why := foreign(written, [flag for flag in known if flag != DEFAULTS]):
         return why
     near = nearest_flag(name, known)
     command = error.ctx.command_path if error.ctx is not None else "pelton"

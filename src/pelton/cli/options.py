@@ -184,8 +184,8 @@ ENGINE_FLAGS = frozenset(field.name for field in _engine_fields())
 FETCH_FLAGS = tuple(field.name for field in fields(FetchSection))
 
 
-def _setting_option(field: "Field[object]") -> Callable[[F], F]:
-    """The flag of one setting."""
+def _setting_option(field: "Field[object]", also: Sequence[str] = ()) -> Callable[[F], F]:
+    """The flag of one setting, with other spellings of it."""
     flag, text = "--" + field.name.replace("_", "-"), ENGINE_HELP[field.name]
     if field.type is bool:
         both = f"{flag}/--no-{flag.removeprefix('--')}" if field.default else flag
@@ -195,12 +195,23 @@ def _setting_option(field: "Field[object]") -> Callable[[F], F]:
         text = f"{text} [{field.default}]"
     metavar = {written_size: "SIZE", parse_length: "INTEGER"}.get(kind) if callable(kind) else None
     cls = Choosing if field.name in CHOOSING else click.Option
-    return click.option(flag, field.name, cls=cls, type=kind, metavar=metavar, help=text)
+    return click.option(flag, *also, field.name, cls=cls, type=kind, metavar=metavar, help=text)
 
 
 def engine_options(command: F) -> F:
     """A flag for each setting in ENGINE_HELP that matters to one user, named like its field, plus --verbose."""
-    decorators: list[Callable[[F], F]] = [_setting_option(field) for field in _engine_fields()]
+    return _engine_options(command, {})
+
+
+def answering_options(command: F) -> F:
+    """As engine_options, with llama.cpp's spellings of the longest text, which elsewhere may mean something else."""
+    return _engine_options(command, {"max_model_len": ("--ctx-size", "-c")})
+
+
+def _engine_options(command: F, also: Mapping[str, Sequence[str]]) -> F:
+    decorators: list[Callable[[F], F]] = [
+        _setting_option(field, also.get(field.name, ())) for field in _engine_fields()
+    ]
     decorators.append(
         click.option("--verbose", "-v", is_flag=True, help="Tell what the engine set up, and how long it took.")
     )

@@ -8,7 +8,7 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import BinaryIO
 
@@ -86,30 +86,50 @@ def shows_progress() -> bool:
     return sys.stderr.isatty()
 
 
+class _Logs(logging.Handler):
+    """Hands over what is logged as information, and nothing else."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__()
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.INFO:
+            self._show(f"{record.getMessage()} ...")
+
+
 class Status:
     """One line on a watched stderr that says what is being done, and that goes away when it is done.
 
-    What the package logs meanwhile is not shown: whoever did it tells what came of it.
+    What the package logs meanwhile as information takes its place. Warnings are not shown: whoever did it tells what
+    came of it.
     """
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._logs = logging.NullHandler()
+        self._logs = _Logs(self._show)
+        self._level = logging.NOTSET
 
     def __enter__(self) -> "Status":
-        logging.getLogger("pelton").addHandler(self._logs)
-        if shows_progress():
-            sys.stderr.write(self._text)
-            sys.stderr.flush()
+        logger = logging.getLogger("pelton")
+        logger.addHandler(self._logs)
+        self._level = logger.level
+        logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
+        self._show(self._text)
         return self
+
+    def _show(self, text: str) -> None:
+        if shows_progress():
+            sys.stderr.write(f"{_CLEAR_LINE}{text}")
+            sys.stderr.flush()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        logging.getLogger("pelton").removeHandler(self._logs)
-        if shows_progress():
-            sys.stderr.write(_CLEAR_LINE)
-            sys.stderr.flush()
+        logger = logging.getLogger("pelton")
+        logger.removeHandler(self._logs)
+        logger.setLevel(self._level)
+        self._show("")
 
 
 def check_text(text: str, source: str) -> None:

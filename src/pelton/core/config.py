@@ -51,7 +51,13 @@ _REASONS: Mapping[str, str] = {
     ),
     "separate reasoning comes with a later version": "reasoning_parser",
     "grammars come with a later version": "structured_outputs_config guided_decoding_backend",
-    "pictures come with a later version": "limit_mm_per_prompt mm_processor_kwargs",
+    "pictures come with a later version": "limit_mm_per_prompt mm_processor_kwargs mmproj",
+    "files are mapped, and the system keeps of them in memory what is used": "mmap no_mmap mlock",
+    "there is one way to compute attention, without a table of scores": "flash_attn",
+    "chat templates are always rendered with Jinja": "jinja",
+    "a model is computed with the windows that it has": "disable_sliding_window",
+    "keys and values behind a window are never looked at": "swa_full",
+    "the model says in which order it was shown what stands around a gap": "spm_infill",
     "log-probabilities are always those of the raw logits, with at most 20 alternatives": (
         "logprobs_mode max_logprobs"
     ),
@@ -72,6 +78,16 @@ _COUNTERPARTS: Mapping[str, tuple[str, str]] = {
     "rope_scaling": ("hf_overrides", "it is a field of the model's config"),
     "rope_theta": ("hf_overrides", "it is a field of the model's config"),
     "kv_cache_dtype": ("kv_codec", "dtype decides the size of a cached number"),
+    **dict.fromkeys(
+        ("rope_freq_base", "rope_freq_scale", "rope_scale", "override_kv", "grp_attn_n", "grp_attn_w"),
+        ("hf_overrides", "the model's config says it, in the words of config.json also for a GGUF"),
+    ),
+    **dict.fromkeys(
+        ("yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast"),
+        ("hf_overrides", "it belongs to rope_scaling, a field of the model's config"),
+    ),
+    **dict.fromkeys(("cache_type_k", "cache_type_v"), ("kv_codec", "keys and values are stored alike")),
+    **dict.fromkeys(("batch_size", "ubatch_size"), ("max_num_batched_tokens", "all requests share a step")),
     "max_num_queued_tokens": ("max_num_queued_reqs", "the queue is counted in requests"),
     "max_num_partial_prefills": ("long_prefill_token_threshold", "any number of prompts share a step"),
     "max_long_partial_prefills": ("long_prefill_token_threshold", "any number of prompts share a step"),
@@ -89,6 +105,14 @@ def why_not(name: str) -> tuple[str, str]:
         ours, reason = _COUNTERPARTS[name]
         return reason, ours
     return _WHY[name], ""
+
+
+def beyond(length: int, context: int) -> SettingError:
+    """The error for a max_model_len of `length` tokens with a model that was made for `context`."""
+    return SettingError(
+        f"max_model_len={length} is beyond the {context} tokens this model was made for.",
+        f"Set at most {context}, or have its positions scaled by hf_overrides (docs/positions.md).",
+    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

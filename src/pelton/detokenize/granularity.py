@@ -11,6 +11,7 @@ import regex
 # Code points from which on what is held comes out at the next finer border: word for sentence, cluster for word, then
 # anywhere, so that endless words and endless stacks of marks flow.
 MOST_HELD: Mapping[str, int] = {"token": 64, "word": 128, "sentence": 1024}
+SLICE = 256  # code points that are looked at together with what is held
 
 _JOINS = r"\p{GCB=Extend}\p{GCB=SpacingMark}\p{GCB=ZWJ}"  # continue whatever stands before them
 _CLUSTER = regex.compile(r"\X")
@@ -56,9 +57,14 @@ class Gate:
         self._held = ""
 
     def feed(self, delta: str) -> str:
-        """What may come out now that `delta` has arrived."""
-        if not delta:
-            return ""
+        """What may come out now that `delta` has arrived.
+
+        Where a cluster ends may depend on all before it (flags), so that a long one is taken in slices: as if it had
+        come so, its time stays proportional to its length.
+        """
+        return "".join([self._take(delta[start : start + SLICE]) for start in range(0, len(delta), SLICE)])
+
+    def _take(self, delta: str) -> str:
         text = self._held + delta
         cut = self._border(text)
         for finer in self._finer:

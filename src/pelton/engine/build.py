@@ -27,8 +27,9 @@ from pelton.kv import KV_CODECS
 from pelton.kv.codec import UNCODED, KVCodec
 from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
-from pelton.models import build_module, config_notes
-from pelton.models.overrides import override_config, override_notes
+from pelton.models import arch_for, build_module, config_notes
+from pelton.models.overrides import overridden, override_config, override_notes
+from pelton.models.standard import length_notes
 from pelton.program.coordinates import coordinates
 from pelton.program.costs import context_cost
 from pelton.program.module import Module
@@ -139,7 +140,8 @@ def model_windows(config: EngineConfig) -> tuple[int, ...]:
     """The windows of the model's layers, each size once, from its headers; no weights are read."""
     with ExitStack() as opened:
         checkpoint = _open(config, Phases(SystemClock()), opened)
-        module = build_module(checkpoint, config.model.max_model_len)
+        with overridden(config.model.hf_overrides):
+            module = build_module(checkpoint, config.model.max_model_len)
         return tuple(sorted({window for window in _windows(module) if window is not None}))
 
 
@@ -153,7 +155,7 @@ def _open(config: EngineConfig, phases: Phases, opened: ExitStack) -> Checkpoint
 def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock: Clock, phases: Phases) -> EngineParts:
     """The engine over an open checkpoint, which must stay open; `opened` of the result closes all but that."""
     with ExitStack() as opened:
-        with phases.phase("program"):
+        with phases.phase("program"), overridden(config.model.hf_overrides):
             module = run_passes(build_module(checkpoint, config.model.max_model_len))
             scheme = scheme_name(module.storages.values())
             refuse_conflicts(chosen_needs(scheme, config.cache.kv_codec))
@@ -170,6 +172,8 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
         ends = frozenset(token for token in checkpoint.special_tokens.eos_ids if token < module.vocab)
         weights = SCHEMES.get(scheme)().describe(module.storages.values(), exact=_exact(config))
         told = (*override_notes(config.model.hf_overrides), *config_notes(checkpoint.config))
+        record = arch_for(checkpoint.config).config(checkpoint.config)
+        told += length_notes(record, config.model.max_model_len)
         notes = (*told, *machine.notes, *_lossy(weights), *size.notes)
         return EngineParts(
             engine=engine,
@@ -245,7 +249,7 @@ def _size(machine: Machine, module: Module, executable: Executable, config: Engi
         rows=config.schedule.max_num_seqs,
         block_size=config.cache.block_size,
         block_bytes=executable.block_bytes,
-        free_memory=max(machine.free_memory - executable.activation_bytes, 0),
+        free_memory=max(machine.free_memory - executable.memory.activations, 0),
         windows=_windows(module),
         step=config.schedule.max_num_batched_tokens,
     )
@@ -298,7 +302,8 @@ def _report(
         phases=phases.taken,
         notes=notes,
         weights=weights.sentence(),
-        activation_bytes=executable.activation_bytes,
+        activation_bytes=executable.memory.activations,
+        held_bytes=executable.memory.weights,
         max_num_seqs=config.schedule.max_num_seqs,
         max_num_batched_tokens=config.schedule.max_num_batched_tokens,
     )

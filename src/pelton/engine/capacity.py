@@ -7,8 +7,8 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from pelton.core.config import CacheSection
-from pelton.core.errors import CapacityError, SettingError
+from pelton.core.config import CacheSection, beyond
+from pelton.core.errors import CapacityError
 from pelton.kv.group import most_blocks
 
 FREE_SHARE = 4  # the default cache takes at most a fourth of the free memory
@@ -85,10 +85,7 @@ def size_cache(cache: CacheSection, demand: CacheDemand) -> CacheSize:
     the note says so. Without prefix caching a cache is never larger than all rows can fill; then the note says that.
     """
     if demand.asked is not None and demand.asked > demand.context:
-        raise SettingError(
-            f"max_model_len={demand.asked} is beyond the {demand.context} tokens this model was made for.",
-            f"Set at most {demand.context}.",
-        )
+        raise beyond(demand.asked, demand.context)
     length = demand.length
     filled = demand.rows * demand.blocks(length)
     asked = _asked(cache, demand)

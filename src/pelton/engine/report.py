@@ -19,7 +19,8 @@ class StartReport:
     """Facts of one start. Sizes in bytes, `phases` as (name, seconds) in order.
 
     `kv_groups`: for each KV group (blocks with the null block, bytes of a block, window or None).
-    `weights`: how they are stored and multiplied. `activation_bytes`: working memory of the largest step.
+    `weight_bytes`: of the file, `held_bytes`: in memory. `weights`: how they are stored and multiplied.
+    `activation_bytes`: working memory of the largest step.
     `notes`: sentences for the user, which are also logged as warnings.
     """
 
@@ -36,6 +37,7 @@ class StartReport:
     notes: tuple[str, ...] = ()
     weights: str = ""
     activation_bytes: int = 0
+    held_bytes: int = 0
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 1
 
@@ -76,7 +78,7 @@ class StartReport:
         return [
             f"model    {self.model}: dtype {self.dtype}",
             *([f"weights  {self.weights}"] if self.weights else []),
-            f"memory   weights {self.weight_bytes / MIB:.1f} MiB, KV {self.kv_bytes / MIB:.1f} MiB when full, "
+            f"memory   weights {self.held_bytes / MIB:.1f} MiB, KV {self.kv_bytes / MIB:.1f} MiB when full, "
             f"activations at most {self.activation_bytes / MIB:.1f} MiB",
             f"kv       {self._kv_line()}, at most {self.max_model_len} per request",
             f"room     concurrency: {fits}; max_num_seqs {self.max_num_seqs}",

@@ -19,10 +19,13 @@ Option = float | bool | tuple[float, ...]
 
 
 class Form(Enum):
-    """What an option holds: one positive number, one that may be 0, true or false, or a number for each pair."""
+    """What an option holds: a positive number, one that may be 0, one by which texts become longer and never shorter,
+    true or false, or a number for each pair.
+    """
 
     NUMBER = "a number"
     FROM_ZERO = "a number from 0"
+    FROM_ONE = "a number from 1 (scaling makes longer texts possible, not shorter ones)"
     FLAG = "true or false"
     PAIRS = "a number for each rotated pair"
 
@@ -85,6 +88,10 @@ class RopeKind(Protocol):
 
     def longest(self, parameters: RopeParameters) -> int:
         """Tokens of the longest text that these positions are made for."""
+        ...
+
+    def unstretched(self, parameters: RopeParameters) -> int | None:
+        """Tokens of the longest text that has the frequencies of short ones; None: every length has the same."""
         ...
 
     def rotation(self, parameters: RopeParameters, length: int) -> Rotation:

@@ -35,6 +35,14 @@ def longest_text(parameters: RopeParameters) -> int:
     return ROPES.get(parameters.kind)().longest(parameters)
 
 
+def stretched_from(parameters: RopeParameters, length: int | None) -> int | None:
+    """Where short texts too get the frequencies of long ones, because a request may have `length` tokens (as for
+    rotation_of): the tokens of the longest text that would have had its own. Else None.
+    """
+    short = ROPES.get(parameters.kind)().unstretched(parameters)
+    return None if short is None or (length or longest_text(parameters)) <= short else short
+
+
 def read_divisors(tensor: TensorSource, pairs: int) -> list[float]:
     """Numbers that divide the frequencies of so many pairs.
 

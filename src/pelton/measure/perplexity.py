@@ -20,6 +20,7 @@ HF, LLAMA_CPP = "hf", "llama.cpp"
 CONVENTIONS = (HF, LLAMA_CPP)
 CTX_SIZE = 2048
 TOGETHER = 4096  # tokens of windows that are handed over at once
+LEAST_HALVED = 3  # tokens of a window of LLAMA_CPP, whose later half is looked at from its second token on
 SCORE = SamplingParams(max_tokens=0, prompt_logprobs=0, detokenize=False)
 FIRST_EDGE = 16  # tokens before, up to which the table by position has one line
 
@@ -118,13 +119,12 @@ class Report:
 
 
 def text_ids(tokenizer: Tokenizer, text: str, plan: Plan) -> list[int]:
-    """The text's tokens as the plan's convention has them, BOS in front of HF's if there is one.
+    """The text's tokens as the plan's convention has them, BOS in front if the plan has it.
 
     HF: special tokens that are spelled out count as such. LLAMA_CPP: they are text, and a last newline is dropped.
     """
-    if plan.convention == LLAMA_CPP:
-        return tokenizer.encode(text.removesuffix("\n"), special=False, param="text")
-    ids = tokenizer.encode(text, special=True, param="text")
+    special = plan.convention != LLAMA_CPP
+    ids = tokenizer.encode(text if special else text.removesuffix("\n"), special=special, param="text")
     bos = [_bos(tokenizer)] if plan.bos else []
     return bos + ids if ids[:1] != bos else ids
 
@@ -186,6 +186,12 @@ def check_plan(plan: Plan, max_model_len: int) -> None:
         raise RequestError(
             f"Windows of {plan.size} tokens cannot be scored: the model takes {max_model_len} tokens at once.",
             f"Choose from 2 to {max_model_len - 1}.",
+            param="ctx_size",
+        )
+    if plan.convention == LLAMA_CPP and plan.size < LEAST_HALVED:
+        raise RequestError(
+            f"Windows of {plan.size} tokens have none that counts in the convention {LLAMA_CPP}.",
+            f"Choose from {LEAST_HALVED} to {max_model_len - 1}, or the convention {HF}.",
             param="ctx_size",
         )
     if not 1 <= plan.stride <= plan.size:

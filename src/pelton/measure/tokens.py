@@ -63,7 +63,8 @@ def count(subject: Subject, text: Text) -> TokenCosts:
     if module is None:
         return TokenCosts(subject.name, len(text.content), tokens, price=price)
     whole, rest = divmod(tokens, module.context)
-    lengths = {module.context: whole, rest: 1} if rest else {module.context: whole}
+    # Computing the cost of a whole context takes its time, so that it is not asked for where the text has none.
+    lengths = {length: times for length, times in ((module.context, whole), (rest, min(rest, 1))) if times}
     flops = sum(times * prefill_flops(module, length) for length, times in lengths.items())
     kv = sum(times * kv_bytes(module, length) for length, times in lengths.items())
     return TokenCosts(subject.name, len(text.content), tokens, flops, kv, price, pieces=max(sum(lengths.values()), 1))

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 
+from pelton.checkpoint.mapped import quoted
 from pelton.core.errors import UnsupportedModelError
 from pelton.core.registry import Registry
 from pelton.models.arch import Arch, Config, ModelSource
+from pelton.models.unknown_family import reasons
 from pelton.program.module import Module
 
 ARCHS: Registry[type[Arch[Config]]] = Registry(
@@ -29,15 +31,14 @@ def arch_for(config: Mapping[str, object]) -> Arch[Config]:
     """The family that claims the config's `architectures` or, without them, its `model_type`."""
     given = config.get("architectures")
     asked = given if isinstance(given, list) and given else [config.get("model_type")]
-    known = []
     for name in ARCHS:
         arch = ARCHS.get(name)()
         if asked[0] in arch.names:
             return arch
-        known.append(arch.names[0])
-    families = ", ".join(sorted(known))
+    why = reasons(config)
     raise UnsupportedModelError(
-        f"The model is of the family {asked[0]!r}, which is not supported.", f"Known: {families}."
+        f"The model is of the family {quoted(asked[0])}, which is not supported{why and ': it has '}{why}.",
+        f"Families that are: {', '.join(ARCHS.names())}; docs/families.md says which models they have.",
     )
 
 

@@ -15,19 +15,27 @@ RANGES = {
 OTHER_RANGE = (1e-6, 1e12)
 
 
+CONFIG_HAS = "The model's config has "  # what errors about a field begin with
+
+
 def unsupported(field: str, value: object, supported: str) -> UnsupportedModelError:
     """The error for one config field: its name, its value and what would be accepted."""
     return UnsupportedModelError(
-        f"The model's config has {field}={_shown(value)}, which is not supported.", f"Supported: {supported}."
+        f"{CONFIG_HAS}{field}={_shown(value)}, which is not supported.", f"Supported: {supported}."
     )
 
 
 def unknown_key(field: str, value: object) -> UnsupportedModelError:
     """The error for a field that no family knows but whose name says that it may matter."""
     return UnsupportedModelError(
-        f"The model's config has {field}={_shown(value)}, which is unknown.",
-        "It may change the result; take it out of the config if you know that it does not.",
+        f"{CONFIG_HAS}{field}={_shown(value)}, which is unknown.",
+        "It may change the result; leave it out if you know that it does not.",
     )
+
+
+def missing(field: str, remedy: str = "The file is incomplete or of another family.") -> UnsupportedModelError:
+    """The error for a field that must be there."""
+    return UnsupportedModelError(f"{CONFIG_HAS}no {field}.", remedy)
 
 
 def in_range(field: str, value: object) -> float:

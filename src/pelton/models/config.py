@@ -7,9 +7,8 @@ keys are refused if their name speaks of what models compute (RISKY), so that no
 from collections.abc import Mapping
 from typing import TypeVar
 
-from pelton.core.errors import UnsupportedModelError
 from pelton.layers.rope import ORIGINAL_CONTEXT, RopeParameters
-from pelton.models.checks import LARGEST_OTHER, OFF, in_range, is_number, unknown_key
+from pelton.models.checks import LARGEST_OTHER, OFF, in_range, is_number, missing, unknown_key
 from pelton.models.checks import unsupported as unsupported  # families take it from here
 from pelton.models.rope_config import SPELLINGS, RopeWanted, read_partial, read_rope
 
@@ -222,7 +221,5 @@ class ConfigReader:
         if value is None:
             value = default
         if value is None:
-            raise UnsupportedModelError(
-                f"The model's config has no {field}.", "The file is incomplete or of another family."
-            )
+            raise missing(field)
         return value

@@ -11,7 +11,7 @@ from pelton.core.errors import CheckpointError
 from pelton.layers import ROPES
 from pelton.layers.rope import ORIGINAL_CONTEXT, Form, Option, RopeOption, RopeParameters
 from pelton.layers.rotary import longest_text, read_divisors
-from pelton.models.checks import LARGEST_OTHER, OFF, in_range, is_number, unknown_key, unsupported
+from pelton.models.checks import LARGEST_OTHER, OFF, in_range, is_number, missing, unknown_key, unsupported
 from pelton.program.weights import TensorSource
 
 SPELLINGS = ("rope_parameters", "rope_scaling")
@@ -130,7 +130,9 @@ def _read_table(raw: Mapping[str, object], field: str, wanted: RopeWanted) -> Ro
     options: dict[str, Option] = {}
     for option in ROPES.get(kind)().options:
         value = known.pop(option.name, None)
-        if value is not None or option.required:
+        if value is None and option.required:
+            raise missing(f"{name}.{option.name}", f"{name}.rope_type={kind!r} needs it: {option.form.value}.")
+        if value is not None:
             options[option.name] = _option(f"{name}.{option.name}", option, value, wanted.dim)
     _refuse_others(name, known, wanted.partial)
     parameters = RopeParameters(kind, theta, wanted.dim, wanted.context, options)
@@ -140,7 +142,10 @@ def _read_table(raw: Mapping[str, object], field: str, wanted: RopeWanted) -> Ro
 
 
 def _kind(name: str, table: Mapping[str, object]) -> str:
-    said = table.get("rope_type", table.get("type")) or "default"
+    said = table.get("rope_type", table.get("type"))
+    if said is None and any(table.get(option.name) is not None for option in _scaled_options()):
+        raise missing(f"{name}.rope_type", f"Say how positions are scaled, by one of: {', '.join(ROPES.names())}.")
+    said = said or "default"
     kind = OLD_NAMES.get(said, said) if isinstance(said, str) else said
     if not isinstance(kind, str) or kind not in ROPES:
         raise unsupported(f"{name}.rope_type", said, ", ".join(ROPES.names()))
@@ -148,6 +153,12 @@ def _kind(name: str, table: Mapping[str, object]) -> str:
     if other not in (None, said, kind):
         raise unsupported(f"{name}.type", other, f"{said!r}, as rope_type says")
     return kind
+
+
+def _scaled_options() -> list[RopeOption]:
+    """Those of all kinds that mean a scaling; others may stand beside plain rotary positions."""
+    options = [option for kind in ROPES for option in ROPES.get(kind)().options]
+    return [option for option in options if option.name not in (*KEYS, *NEUTRAL)]
 
 
 def _option(name: str, option: RopeOption, value: object, dim: int) -> Option:
@@ -161,7 +172,10 @@ def _option(name: str, option: RopeOption, value: object, dim: int) -> Option:
         return tuple(in_range(f"{name}[{place}]", number) for place, number in enumerate(value))
     if option.form is Form.FROM_ZERO and value == 0 and is_number(value):
         return 0.0
-    return in_range(name, value)
+    number = in_range(name, value)
+    if option.form is Form.FROM_ONE and number < 1:
+        raise unsupported(name, value, option.form.value)
+    return number
 
 
 def _refuse_others(name: str, table: Mapping[str, object], partial: float) -> None:

@@ -13,7 +13,7 @@ from pelton.attention.kind import AttentionShape
 from pelton.layers.mlp import ACTIVATIONS, MLPShape, gated_mlp
 from pelton.layers.norm import NormShape
 from pelton.layers.rope import RopeParameters
-from pelton.layers.rotary import longest_text, rope_table, rotation_of
+from pelton.layers.rotary import longest_text, rope_table, rotation_of, stretched_from
 from pelton.models.arch import ModelSource
 from pelton.models.config import ConfigReader, unsupported
 from pelton.models.decoder import EMBEDDING, IDS, POSITIONS, Frame, add_decoder
@@ -37,7 +37,8 @@ class StandardConfig:
     `windows`: each layer's (see AttentionShape), none where it is empty. `unturned`: layers without rotary positions.
     `open_biases`: the parts ("attention", "mlp") of which the config does not say whether they have biases; the tensors
     do. `gguf_pairs`: GGUF files of the family keep rotary pairs side by side (AttentionShape.pairs_adjacent).
-    `window_rope`: of layers with a window, where they turn otherwise than the others.
+    `window_rope`: of layers with a window, where they turn otherwise than the others. `unsaid`: keys that are not
+    there, by which a GGUF means something else than a folder.
     """
 
     frame: Frame
@@ -51,6 +52,7 @@ class StandardConfig:
     open_biases: tuple[str, ...] = ()
     gguf_pairs: bool = False
     window_rope: RopeParameters | None = None
+    unsaid: frozenset[str] = frozenset()
 
 
 def read_standard(
@@ -88,6 +90,16 @@ def read_standard(
         mlp=MLPShape(attention.hidden, read.integer("intermediate_size"), activation),
         rope=rope,
         context=longest_text(rope),
+    )
+
+
+def length_notes(config: object, length: int | None) -> tuple[str, ...]:
+    """What the user should know of positions that depend on the longest text (`length`: as for Arch.build)."""
+    if not isinstance(config, StandardConfig) or (short := stretched_from(config.rope, length)) is None:
+        return ()
+    return (
+        f"Positions are scaled for requests of more than {short} tokens, for shorter ones too; "
+        f"a max_model_len of at most {short} leaves them as they are in short ones.",
     )
 
 

@@ -43,7 +43,7 @@ def overrides_of(text: str | None) -> Mapping[str, object] | None:
         return None
     try:
         table = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingError(f"{SETTING} is no JSON: {error}.", 'Write for example {"temperature": 0.6}.') from error
     if not isinstance(table, dict):
         raise SettingError(f"{SETTING}={text!r} is no table.", 'Write for example {"temperature": 0.6}.')

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from pelton.checkpoint.mapped import quoted
 from pelton.core.environment import cache_folder
 from pelton.core.errors import CheckpointError
 from pelton.tokenize.gguf_kinds.arrays import FIELD
@@ -58,7 +59,7 @@ def vocabulary_of(metadata: Mapping[str, object]) -> GgufVocabulary:
         return KINDS[kind](metadata)
     why = REFUSED.get(str(kind), "a kind of vocabulary that is not known")
     raise CheckpointError(
-        f"{FIELD}model is {kind!r}: {why}.",
+        f"{FIELD}model is {quoted(kind)}: {why}.",
         f"Supported: {', '.join(KINDS)}. The same model as a folder with a tokenizer.json may work.",
     )
 
@@ -83,6 +84,7 @@ def cached_tokenizer_json(metadata: Mapping[str, object], source: str, *, rebuil
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:  # most often: it is not there yet
             _log.debug("%s: %s", path, error)
+    _log.info("building the tokenizer, once")
     text = json.dumps(vocabulary.tokenizer_json(metadata), ensure_ascii=False)
     try:
         _write_whole(path, text)

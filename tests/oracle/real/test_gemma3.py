@@ -11,22 +11,10 @@ from tests.oracle.tiny import oracle_logits, worst
 from transformers import Gemma3ForCausalLM
 
 from pelton.checkpoint.checkpoint import open_checkpoint
-from pelton.checkpoint.fetch.pull import pull
-from pelton.core.config import FetchSection
-from pelton.core.errors import CheckpointError
 from pelton.models import build_module, config_notes
 from pelton.tokenize.tokenizer import build_tokenizer
 
 LONG = 640  # tokens: more than the window of 512
-
-
-@pytest.fixture(scope="module")
-def gemma3() -> Path:
-    """The model's file, if its terms were accepted on this machine: `pelton pull gemma3-270m --accept-terms`."""
-    try:
-        return pull("gemma3-270m", FetchSection(offline=True))
-    except CheckpointError as error:
-        pytest.skip(f"nobody has accepted and fetched it: {error}")
 
 
 @pytest.fixture(scope="module")

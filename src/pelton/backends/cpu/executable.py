@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-from pelton.backends.backend import CompileOptions, Float32, StepInputs, StepOutputs
+from pelton.backends.backend import CompileOptions, Float32, StepInputs, StepOutputs, WorkingMemory
 from pelton.backends.cpu import _native
 from pelton.backends.labels import labels
 from pelton.core.config import BLOCK_TOKENS
@@ -41,8 +41,8 @@ class CpuExecutable:
             raise CapacityError(f"No memory for {wanted}.", remedy) from error
 
     @property
-    def activation_bytes(self) -> int:
-        return self._native.working_bytes
+    def memory(self) -> WorkingMemory:
+        return WorkingMemory(self._native.held_bytes, self._native.working_bytes)
 
     def labels(self) -> tuple[str, ...]:
         return self._labels

@@ -17,6 +17,7 @@ from pelton.backends.backend import (
     Records,
     StepInputs,
     StepOutputs,
+    WorkingMemory,
 )
 from pelton.backends.labels import labels
 from pelton.backends.reference.choice import most_likely, scored
@@ -72,10 +73,11 @@ class ReferenceExecutable:
         }
 
     @property
-    def activation_bytes(self) -> int:
-        """An estimate: torch holds every value of a step and all its logits."""
+    def memory(self) -> WorkingMemory:
+        """An estimate: torch holds all weights in fp32 once they were used, every value of a step, all its logits."""
         rows = self._options.max_rows * self._module.vocab
-        return 4 * (place(self._entry, self._options.max_tokens).size + rows)
+        weights = sum(storage.rows * storage.cols for storage in self._module.storages.values())
+        return WorkingMemory(4 * weights, 4 * (place(self._entry, self._options.max_tokens).size + rows))
 
     def labels(self) -> tuple[str, ...]:
         return labels(self._ops)

@@ -6,7 +6,7 @@ folder is whole, with the size and the hash that the Hub told; a revision is rem
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,6 +24,7 @@ from pelton.checkpoint.fetch.hub_errors import HTTP_ERROR, Asked, explained, int
 from pelton.checkpoint.fetch.progress import MEGABYTE, Progress
 from pelton.checkpoint.fetch.sources import HubModel
 from pelton.checkpoint.json_files import read_object
+from pelton.checkpoint.mapped import quoted
 from pelton.checkpoint.quantised import refuse_quantised
 from pelton.core.config import FetchSection
 from pelton.core.errors import CheckpointError
@@ -31,6 +32,7 @@ from pelton.core.errors import CheckpointError
 MAIN = "main"
 SECONDS = 10.0  # for the answer to one question
 SLACK_BYTES = 16 << 20
+NO_SUCH_RANGE = 416  # status: the part is no beginning of the file
 OFFLINE = "--offline (or HF_HUB_OFFLINE)"
 
 
@@ -92,9 +94,11 @@ def fetch_hub(
     try:
         commit, files = _listing(here)
     except (HTTP_ERROR, hub.OfflineModeIsEnabled) as error:
-        found, _ = _cached(source, here, weights) if is_unreachable(error) and not force else (None, "")
-        if found is None:
-            raise explained(error, here.asked) from error
+        # With `force` only to say what is there, for which nothing is read.
+        kept = replace(here, verify=here.verify and not force)
+        found, why = _cached(source, kept, weights) if is_unreachable(error) else (None, "")
+        if found is None or force:
+            raise explained(error, here.asked, why, cached=found is not None) from error
         progress.note(f"{here.asked.endpoint} cannot be reached; {source.repo} is taken from the cache.")
         return found
     try:
@@ -139,8 +143,9 @@ def _listing(here: _Hub) -> tuple[str, dict[str, HubFile]]:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a name stays in its folder."""
-    return not name.startswith("/") and "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
+    """Whether a name stays in its folder, and is one that a file can have and an error can show."""
+    stays = not name.startswith("/") and "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
+    return stays and name.isprintable()
 
 
 def _fetch(source: HubModel, here: _Hub, commit: str, files: Mapping[str, HubFile], weights: bool) -> Path:
@@ -179,7 +184,7 @@ def _cached(source: HubModel, here: _Hub, weights: bool) -> tuple[Path | None, s
     commit = here.cache.commit(here.asked.revision)
     names = here.cache.names(commit) if commit is not None else []
     if commit is None or not names:
-        return None, f"revision {here.asked.revision!r} is not in the cache ({here.cache.base})"
+        return None, f"revision {quoted(here.asked.revision)} is not in the cache ({here.cache.base})"
     folder = here.cache.snapshot(commit)
     try:
         if not weights and hub_files.CONFIG in names and source.choice is None:
@@ -247,10 +252,30 @@ def _get(here: _Hub, commit: str, file: HubFile) -> None:
 
 
 def _download(here: _Hub, commit: str, file: HubFile, part: Path) -> None:
+    """Fetches what a part lacks; one that cannot be gone on from goes away, and everything is fetched once."""
+    if _kept(part) > file.size:
+        part.unlink()
+    try:
+        _go_on(here, commit, file, part)
+    except hub.HfHubHTTPError as error:
+        if error.response.status_code != NO_SUCH_RANGE or not _kept(part):
+            raise explained(error, here.asked) from error
+        part.unlink()
+        try:
+            _go_on(here, commit, file, part)
+        except hub.HfHubHTTPError as again:
+            raise explained(again, here.asked) from again
+
+
+def _kept(part: Path) -> int:
+    """Bytes of a part; 0 where there is none."""
+    return part.stat().st_size if part.exists() else 0
+
+
+def _go_on(here: _Hub, commit: str, file: HubFile, part: Path) -> None:
+    """Fetches a file from where its part ends. What the Hub refuses is raised as it is."""
     url = f"{here.asked.endpoint}/{here.asked.repo}/resolve/{commit}/{quote(file.name)}"
     with part.open("ab") as output:
-        if output.tell() > file.size:
-            output.truncate(0)
         try:
             http_get(
                 url,
@@ -261,12 +286,13 @@ def _download(here: _Hub, commit: str, file: HubFile, part: Path) -> None:
                 displayed_filename=file.name,
                 tqdm_class=here.progress.bar_class,  # type: ignore[arg-type]
             )
-        except (HTTP_ERROR, ValueError) as error:
-            raise interrupted(error, here.asked, file.name) from error
-        except OSError as error:
-            if is_full(error) or error.errno is not None:
-                raise
-            raise interrupted(error, here.asked, file.name) from error
+        except hub.HfHubHTTPError:
+            raise
+        except (HTTP_ERROR, ValueError, OSError) as error:
+            if isinstance(error, OSError) and not isinstance(error, HTTP_ERROR) and error.errno is not None:
+                raise  # of this disk
+            output.flush()
+            raise interrupted(error, here.asked, file.name, goes_on=0 < _kept(part) <= file.size) from error
 
 
 def _check(path: Path, name: str, etag: str, here: _Hub) -> None:

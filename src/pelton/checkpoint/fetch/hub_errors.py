@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from huggingface_hub import errors as hub
 
+from pelton.checkpoint.mapped import quoted
 from pelton.core.errors import CheckpointError
 
 HAS_TOKEN = "HF_TOKEN or --hf-token (from Python: hf_token=...)"
@@ -30,8 +31,8 @@ def is_unreachable(error: Exception) -> bool:
     return isinstance(error, (HTTP_ERROR, hub.OfflineModeIsEnabled))
 
 
-def explained(error: Exception, asked: Asked) -> CheckpointError:
-    """The error for the user."""
+def explained(error: Exception, asked: Asked, why: str = "", *, cached: bool = False) -> CheckpointError:
+    """The error for the user. Where nobody answers: `why` the cache cannot stand in, or `cached`: it could."""
     page = f"{asked.endpoint}/{asked.repo}"
     if isinstance(error, hub.GatedRepoError):
         who = "the account of the token that was sent has no access" if asked.token else "no token was sent"
@@ -41,7 +42,7 @@ def explained(error: Exception, asked: Asked) -> CheckpointError:
         )
     if isinstance(error, hub.RevisionNotFoundError):
         return CheckpointError(
-            f"{asked.repo} has no revision {asked.revision!r}.",
+            f"{asked.repo} has no revision {quoted(asked.revision)}.",
             f"--revision takes a branch, a tag or a commit; {page} lists them.",
         )
     if isinstance(error, hub.RepositoryNotFoundError):
@@ -50,24 +51,35 @@ def explained(error: Exception, asked: Asked) -> CheckpointError:
             f"{asked.repo} is neither a path here nor a model at {asked.endpoint}.", f"Check the name.{private}"
         )
     if isinstance(error, hub.HfHubHTTPError):
-        return _status(error, asked, page)
+        if error.response.status_code not in DOWN:
+            return _status(error, asked, page)
+        what = f"is out of order (status {error.response.status_code})"
+        remedy = "Try again later, or choose a mirror with --hf-endpoint or HF_ENDPOINT."
+        return _unanswered(asked, what, remedy, why, cached)
     if isinstance(error, HTTP_ERROR):
-        return CheckpointError(
-            f"{asked.endpoint} cannot be reached ({_words(error)}), and {asked.repo} is not in the cache.",
+        remedy = (
             "Check the network and proxy settings, choose a mirror with --hf-endpoint or HF_ENDPOINT, or give the path "
-            "of a model that is here.",
+            "of a model that is here."
         )
+        return _unanswered(asked, f"cannot be reached ({_words(error)})", remedy, why, cached)
     return CheckpointError(f"{asked.repo} cannot be fetched ({_words(error)}).", "Try again.")
 
 
-def interrupted(error: Exception, asked: Asked, name: str) -> CheckpointError:
-    """The error where a download broke off, of which the part that came is kept."""
-    if isinstance(error, hub.HfHubHTTPError):
-        return explained(error, asked)
+def interrupted(error: Exception, asked: Asked, name: str, *, goes_on: bool) -> CheckpointError:
+    """The error where a download broke off; `goes_on`: the part that came is kept, and of use."""
     return CheckpointError(
         f"The download of {name} of {asked.repo} broke off ({_words(error)}).",
-        "Try again: it goes on from where it stopped.",
+        "Try again: it goes on from where it stopped." if goes_on else "Try again, or fetch it by other means.",
     )
+
+
+def _unanswered(asked: Asked, what: str, remedy: str, why: str, cached: bool) -> CheckpointError:
+    """The error where the Hub gives no answer, after what there is to say of the cache."""
+    if cached:
+        cause = f"{asked.endpoint} {what}, and {asked.repo} was to be fetched again."
+        return CheckpointError(cause, f"Leave --force out to use what is in the cache. {remedy}")
+    told = f", and {asked.repo} cannot be taken from the cache: {why}" if why else ""
+    return CheckpointError(f"{asked.endpoint} {what}{told}.", remedy)
 
 
 def is_full(error: BaseException) -> bool:
@@ -86,9 +98,6 @@ def _status(error: hub.HfHubHTTPError, asked: Asked, page: str) -> CheckpointErr
     if status == 429:
         remedy = f"Wait a little; with a token more is allowed: {HAS_TOKEN}."
         return CheckpointError(f"{asked.endpoint} takes no more requests at the moment.", remedy)
-    if status in DOWN:
-        cause = f"{asked.endpoint} is out of order (status {status}), and {asked.repo} is not in the cache."
-        return CheckpointError(cause, "Try again later, or choose a mirror with --hf-endpoint or HF_ENDPOINT.")
     remedy = "Check the name and --hf-endpoint."
     return CheckpointError(f"{asked.endpoint} answered {status} to the request for {asked.repo}.", remedy)
 

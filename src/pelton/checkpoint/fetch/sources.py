@@ -9,13 +9,22 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from pelton.checkpoint.mapped import quoted
 from pelton.core.errors import CheckpointError
 
 PYPI = "pypi:"
 PACKAGE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
-HUB_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?::(?P<choice>[^:\s]+))?")
+_REPO = r"(?P<repo>\w[\w.-]{0,95}/\w[\w.-]{0,95})"
+HUB_NAME = re.compile(rf"{_REPO}(?::(?P<choice>[^:\s]+))?")
 HUB_PREFIX = "hf://"
+# Other ways to name a repository: the address of its page, a name behind the host's, a name before a revision.
+HUB_ADDRESS = re.compile(
+    rf"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/{_REPO}(?::(?P<choice>[\w.-]{{1,95}}))?"
+    r"(?:/(?:tree|blob|resolve|commit)/(?P<revision>[\w.-]{1,95})(?:/(?P<file>[\w./+-]{1,200}\.gguf))?)?(?:[/?]\S*)?"
+)
+HUB_REVISION = re.compile(rf"(?:{HUB_PREFIX})?{_REPO}@(?P<revision>[\w./-]{{1,95}})")
+LONGEST_SHOWN = 1000  # characters of a reference in an error
 WEIGHT_FILES = (".gguf", ".safetensors")
 
 
@@ -124,6 +133,11 @@ def find_source(reference: str) -> Source:
     raise _unknown(reference)
 
 
+def shown_reference(reference: str) -> str:
+    """A reference for an error: as it was given, if that is of a size and can be printed; else escaped and cut."""
+    return reference if reference.isprintable() and len(reference) <= LONGEST_SHOWN else quoted(reference)
+
+
 def package_folder(package: str) -> str:
     """A package's name with one spelling for all of its spellings."""
     return re.sub(r"[-_.]+", "-", package).lower()
@@ -132,7 +146,7 @@ def package_folder(package: str) -> str:
 def _packaged(reference: str) -> PackagedModel:
     name, pinned, version = reference.removeprefix(PYPI).partition("==")
     if not PACKAGE_NAME.fullmatch(name) or (pinned and not VERSION.fullmatch(version)):
-        raise CheckpointError(f"{reference!r} names no package.", f"Write {PYPI}NAME or {PYPI}NAME==VERSION.")
+        raise CheckpointError(f"{quoted(reference)} names no package.", f"Write {PYPI}NAME or {PYPI}NAME==VERSION.")
     for known in SHORT_NAMES.values():
         if package_folder(name) == package_folder(known.package) and version in ("", known.version):
             return known
@@ -141,11 +155,25 @@ def _packaged(reference: str) -> PackagedModel:
 
 def _unknown(reference: str) -> CheckpointError:
     if "/" in reference or reference.endswith(".gguf"):
-        return CheckpointError(f"{reference}: there is no such file or folder.", "Check the path of the model.")
-    near = get_close_matches(reference, SHORT_NAMES, n=1)
+        cause = f"{shown_reference(reference)}: there is no such file or folder."
+        return CheckpointError(cause, _written_better(reference) or "Check the path of the model.")
+    near = get_close_matches(reference.lower(), SHORT_NAMES, n=1)
     hint = f"Did you mean {near[0]!r}? " if near else ""
     return CheckpointError(
-        f"Unknown model {reference!r}.",
+        f"Unknown model {quoted(reference)}.",
         f"{hint}Give a folder, a .gguf file, org/name of the Hugging Face Hub, {PYPI}NAME or one of: "
         f"{', '.join(SHORT_NAMES)}.",
     )
+
+
+def _written_better(reference: str) -> str:
+    """How to write what seems to mean a repository of the Hub; of another address, what to do; "" of neither."""
+    found = HUB_ADDRESS.fullmatch(reference) or HUB_REVISION.fullmatch(reference)
+    if found is None:
+        is_address = re.match(r"https?://", reference) is not None
+        return "Addresses are not fetched: download the file, and give its path." if is_address else ""
+    parts = found.groupdict()
+    choice, revision = parts.get("choice") or parts.get("file"), parts["revision"]
+    name = f"{parts['repo']}:{choice}" if choice else parts["repo"]
+    flag = f", with --revision {revision} (from Python: revision={revision!r})" if revision else ""
+    return f"A model of the Hugging Face Hub is named {name}{flag}."

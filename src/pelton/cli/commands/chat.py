@@ -18,9 +18,9 @@ from pelton.checkpoint.checkpoint import open_checkpoint
 from pelton.checkpoint.fetch.sources import find_source
 from pelton.cli.loading import check_sampling, load, sampling, server, server_settings
 from pelton.cli.options import (
+    answering_options,
     choose_model,
     debug_option,
-    engine_options,
     explain,
     looks_like_model,
     max_tokens_option,
@@ -54,7 +54,7 @@ Ctrl-C         stops an answer; at the prompt, twice leaves"""
 @sampling_options
 @click.option("--stats", is_flag=True, help="Tell speed and sizes after each answer.")
 @server_options
-@engine_options
+@answering_options
 @debug_option
 def chat(
     model: str | None, model_flag: str | None, system_prompt: str | None, quick: str | None, **flags: object
@@ -107,11 +107,12 @@ def _expect_template(path: Path, settings: Mapping[str, object]) -> None:
 
 
 def _refuse_message(model: str) -> None:
-    """CheckpointError that tells about --quick, unless the argument names a model after all."""
+    """CheckpointError that tells about --quick, but not of an address or a path; none if it names a model after all."""
     try:
         find_source(model)
     except CheckpointError as error:
-        raise CheckpointError(error.cause, f"{error.remedy} {QUICK}") from error
+        is_place = "/" in model and len(model.split()) == 1
+        raise CheckpointError(error.cause, error.remedy if is_place else f"{error.remedy} {QUICK}") from error
 
 
 @dataclass(slots=True)

@@ -9,10 +9,10 @@ from pelton.cli.answer import Printed, print_answer, show_logprobs, show_remote_
 from pelton.cli.loading import check_sampling, load, sampling, server, server_settings
 from pelton.cli.options import (
     Flags,
+    answering_options,
     choose_model,
     completion_options,
     debug_option,
-    engine_options,
     looks_like_model,
     max_tokens_option,
     model_options,
@@ -36,7 +36,7 @@ PROMPT_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True)
 @completion_options
 @click.option("--stats", is_flag=True, help="Tell speed and sizes after the answer.")
 @server_options
-@engine_options
+@answering_options
 @debug_option
 def complete(
     model: str | None, model_flag: str | None, prompt: str | None, prompt_file: str | None, **flags: object

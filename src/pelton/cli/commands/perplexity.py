@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
+from pelton.checkpoint.fetch.sources import PYPI, SHORT_NAMES, WEIGHT_FILES, local_path
 from pelton.cli.loading import load
-from pelton.cli.options import Flags, choose_model, debug_option, engine_options
+from pelton.cli.options import Flags, choose_model, debug_option, engine_options, looks_like_model
 from pelton.cli.terminal import check_text, emit, need_stdin, shows_progress, table_lines
 from pelton.core.clock import SystemClock
 from pelton.core.errors import RequestError
@@ -16,7 +17,8 @@ from pelton.measure.perplexity import CONVENTIONS, CTX_SIZE, HF, LLAMA_CPP, Plan
 
 STDIN = "-"
 MAX_NUM_SEQS = 8
-FLAGS = {"ctx_size": "--ctx-size", "stride": "--stride", "bos": "--bos", "text": "FILE"}
+FLAGS = {"ctx_size": "--ctx-size", "stride": "--stride", "bos": "--bos"}
+UNKNOWN = "-"
 
 
 @click.command("perplexity")
@@ -52,7 +54,7 @@ def perplexity_command(words: tuple[str, ...], model_flag: str | None, **flags: 
     given = {name: flags[name] for name in ("max_num_seqs", "enable_prefix_caching") if flags[name] is not None}
     # Windows share no beginnings, so that keeping them would only cost memory.
     with load(reference, {**flags, "max_num_seqs": MAX_NUM_SEQS, "enable_prefix_caching": False, **given}) as llm:
-        report = _measured(llm, text, flags)
+        report = _measured(llm, text, _name(file), flags)
     if flags["as_json"]:
         emit(json.dumps({"model": reference, **report.record()}, ensure_ascii=False) + "\n")
         return
@@ -63,15 +65,33 @@ def _words(words: tuple[str, ...], model_flag: str | None) -> tuple[str, str]:
     """The model and the file; the last word is the file."""
     if len(words) > 2:
         raise click.UsageError(f"There are {len(words)} arguments; at most MODEL and FILE make sense.")
-    return choose_model(words[0] if len(words) == 2 else None, model_flag), words[-1]
+    named, file = words[0] if len(words) == 2 else None, words[-1]
+    if _is_model(file):
+        if named is not None and local_path(named) is not None and not _is_model(named):
+            raise click.UsageError(f"The model comes first. Write: pelton perplexity {file} {named}")
+        raise click.UsageError(f"{file} is a model, and FILE is missing. Write: pelton perplexity {file} FILE")
+    return choose_model(named, model_flag), file
+
+
+def _is_model(word: str) -> bool:
+    """Whether a word means a model for certain, and no text."""
+    path = local_path(word)
+    if path is None:
+        return word in SHORT_NAMES or word.startswith(PYPI) or word.endswith(WEIGHT_FILES)
+    return path.is_dir() or word.endswith(WEIGHT_FILES)
+
+
+def _name(file: str) -> str:
+    return "standard input" if file == STDIN else file
 
 
 def _text(file: str) -> str:
-    name = "standard input" if file == STDIN else file
+    name = _name(file)
     try:
         raw = need_stdin().read() if file == STDIN else Path(file).read_bytes()
     except OSError as error:
-        raise click.UsageError(f"{file} cannot be read: {error.strerror}.") from error
+        hint = f" If it is the model, write: pelton perplexity {file} FILE" if looks_like_model(file) else ""
+        raise click.UsageError(f"{file} cannot be read: {error.strerror}.{hint}") from error
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -80,7 +100,8 @@ def _text(file: str) -> str:
     return text
 
 
-def _measured(llm: LLM, text: str, flags: Flags) -> Report:
+def _measured(llm: LLM, text: str, name: str, flags: Flags) -> Report:
+    """`name`: that of the text, for errors."""
     tokenizer, most = llm.get_tokenizer(), llm.report.max_model_len - 1
     asked = flags["ctx_size"]
     size = int(str(asked)) if asked is not None else min(CTX_SIZE, most)
@@ -99,10 +120,10 @@ def _measured(llm: LLM, text: str, flags: Flags) -> Report:
         try:
             return perplexity(llm, text, Plan(size, stride, convention, bos), SystemClock(), told)
         except RequestError as error:
-            flag = FLAGS.get(error.param or "")
-            if flag is None:
+            place = {**FLAGS, "text": name}.get(error.param or "")
+            if place is None:
                 raise
-            raise RequestError(f"{flag}: {error.cause}", error.remedy, param=error.param) from error
+            raise RequestError(f"{place}: {error.cause}", error.remedy, param=error.param) from error
 
 
 def _lines(report: Report) -> list[str]:
@@ -111,7 +132,7 @@ def _lines(report: Report) -> list[str]:
     each = f"of {plan.size} tokens, one each {plan.stride}, {plan.convention}{', BOS' if plan.bos else ''}"
     return table_lines(
         [
-            ("perplexity", f"{tally.perplexity:.4f} +- {tally.error:.4f}"),
+            ("perplexity", f"{tally.perplexity:.4f}" + (f" +- {tally.error:.4f}" if tally.count > 1 else "")),
             ("per token", f"{tally.mean:.6f} nats"),
             ("per byte", f"{report.bits_per_byte:.6f} bits"),
             ("counted", f"{tally.count} tokens, {report.bytes} bytes"),
@@ -126,5 +147,6 @@ def _position_lines(report: Report) -> list[str]:
     """A line for each range of tokens before; errors as above."""
     rows = [("tokens before", "scored", "perplexity", "+-")]
     for least, most, tally in report.by_position:
-        rows.append((f"{least}-{most}", str(tally.count), f"{tally.perplexity:.4f}", f"{tally.error:.4f}"))
+        error = f"{tally.error:.4f}" if tally.count > 1 else UNKNOWN
+        rows.append((f"{least}-{most}", str(tally.count), f"{tally.perplexity:.4f}", error))
     return table_lines(rows)

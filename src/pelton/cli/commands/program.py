@@ -11,12 +11,12 @@ import click
 from pelton.checkpoint.checkpoint import open_checkpoint
 from pelton.cli.fetching import fetch_section, fetched
 from pelton.cli.fold import Run, fold
-from pelton.cli.options import ENGINE_HELP, choose_model, debug_option, fetch_options, model_options
+from pelton.cli.options import ENGINE_HELP, choose_model, debug_option, fetch_options, model_options, parse_length
 from pelton.cli.terminal import count_text, emit, say_notes, size_text, table_lines
-from pelton.core.config import DTYPES
+from pelton.core.config import DTYPES, beyond, resolve
 from pelton.core.errors import SettingError
 from pelton.models import build_module, config_notes
-from pelton.models.overrides import override_config, override_notes
+from pelton.models.overrides import overridden, override_config, override_notes
 from pelton.program.costs import OpCost, op_costs, total_cost
 from pelton.program.module import Module
 from pelton.program.op import Cost, Op
@@ -25,6 +25,7 @@ from pelton.program.values import StepShape
 
 ENTRY = "target"
 KV_ELEMENT = {"auto": 2, "bfloat16": 2, "float32": 4}
+LENGTH_HELP = "Positions for texts of this length, where they depend on it [auto: the model's longest]."
 HEADER = ("op", "output", "weights", "read", "written", "FLOPs", "FLOP/B")
 
 
@@ -41,6 +42,7 @@ HEADER = ("op", "output", "weights", "read", "written", "FLOPs", "FLOP/B")
 @click.option("--all", "show_all", is_flag=True, help="Every op, also of layers that repeat.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object; sizes in bytes.")
 @click.option("--hf-overrides", metavar="JSON", help=ENGINE_HELP["hf_overrides"])
+@click.option("--max-model-len", type=parse_length, metavar="INTEGER", help=LENGTH_HELP)
 @fetch_options
 @debug_option
 def program(model: str | None, model_flag: str | None, dtype: str, **flags: object) -> None:
@@ -52,15 +54,19 @@ def program(model: str | None, model_flag: str | None, dtype: str, **flags: obje
     reference = choose_model(model, model_flag)
     checkpoint = open_checkpoint(fetched(reference, fetch_section(flags)))
     overrides = None if flags["hf_overrides"] is None else str(flags["hf_overrides"])
+    length = _length(flags["max_model_len"])
     try:
         checkpoint = replace(checkpoint, config=override_config(checkpoint.config, overrides))
-        module = build_module(checkpoint)
+        with overridden(overrides):
+            module = build_module(checkpoint, length)
         say_notes((*override_notes(overrides), *config_notes(checkpoint.config)))
     finally:
         checkpoint.close()
+    if length is not None and length > module.context:
+        raise beyond(length, module.context)
     if not flags["unfused"]:
         module = run_passes(module)
-    step = _step(int(str(flags["tokens"])), int(str(flags["context"])), module.context)
+    step = _step(int(str(flags["tokens"])), int(str(flags["context"])), length or module.context)
     element = KV_ELEMENT[dtype]
     if flags["as_json"]:
         emit(json.dumps(describe(module, step, element), indent=1) + "\n")
@@ -69,11 +75,17 @@ def program(model: str | None, model_flag: str | None, dtype: str, **flags: obje
     emit("\n".join([*lines, "", *sum_lines(module, step, element)]) + "\n")
 
 
+def _length(asked: object) -> int | None:
+    """The length that is asked for, None for the model's own; SettingError for what none can be."""
+    settings = {} if asked is None else {"max_model_len": asked}
+    return resolve("", settings).model.max_model_len
+
+
 def _step(tokens: int, context: int, most: int) -> StepShape:
     if tokens + context > most:
         raise SettingError(
             f"--tokens {tokens} and --context {context} are {tokens + context} tokens together.",
-            f"The context of this model is {most}: ask for at most that many.",
+            f"There may be {most}: ask for at most that many.",
         )
     return StepShape.of(tokens, context)
 

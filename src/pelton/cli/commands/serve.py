@@ -41,7 +41,7 @@ class ServeCommand(click.Command):
         words = [_hyphens(word) for word in args]
         words = self._spread(words)
         for word in words:
-            if why := foreign(word.partition("=")[0]):
+            if why := foreign(word.partition("=")[0], FLAGS):
                 raise click.UsageError(why, ctx)
         try:
             return super().parse_args(ctx, words)

@@ -20,6 +20,7 @@ from pelton.cli.options import (
     fetch_options,
     max_tokens_option,
     model_options,
+    parse_length,
     written_size,
 )
 from pelton.cli.terminal import Status, decode_text, emit, shows_progress
@@ -38,6 +39,7 @@ SETTINGS = (
     "threads",
     "tokenizer",
     "hf_overrides",
+    "max_model_len",
     "kv_codec",
     "kv_cache_memory_bytes",
     *FETCH_FLAGS,
@@ -82,6 +84,7 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> 
 @click.option("--threads", type=int, help=ENGINE_HELP["threads"])
 @click.option("--tokenizer", help=ENGINE_HELP["tokenizer"])
 @click.option("--hf-overrides", metavar="JSON", help=ENGINE_HELP["hf_overrides"])
+@click.option("--max-model-len", type=parse_length, metavar="INTEGER", help=ENGINE_HELP["max_model_len"])
 @click.option("--kv-codec", cls=Choosing, help=ENGINE_HELP["kv_codec"])
 @click.option(
     "--kv-cache-memory-bytes", type=written_size, metavar="SIZE", help="Memory for keys and values [what it takes]."
@@ -148,7 +151,7 @@ def _naming(flags: Flags) -> Iterator[None]:
             raise
         raise CheckpointError(f"--tokenizer {tokenizer}: {error.cause}", error.remedy) from error
     except CapacityError as error:
-        if flags["kv_cache_memory_bytes"] is not None:
+        if flags["kv_cache_memory_bytes"] is not None or flags["max_model_len"] is not None:
             raise
         cause = f"--max-tokens {length} needs more memory than there is."
         raise CapacityError(cause, "Set a smaller one, or --kv-cache-memory-bytes.") from error

@@ -1,13 +1,19 @@
 """Flags of other engines: spellings that `pelton serve` takes for its own, and those that mean nothing here, and why.
 
 Only where the meaning is equal is a spelling taken. What is said of the engine's settings stands in core/config.py,
-here what is about flags and the server alone. Invariant: no flag is in both tables.
+here what is about flags and the server alone. Invariant: no flag is in two of the tables.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+import click
 
 from pelton.core.config import ELSEWHERE, nearest, why_not
+
+_GLUED = re.compile("-[a-z]{2,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,14 @@ _SHORT: Mapping[str, str] = {
     "-O": "optimization_level",
     "-ngl": "n_gpu_layers",
     "-dev": "device",
+    "-fa": "flash_attn",
+    "-ctk": "cache_type_k",
+    "-ctv": "cache_type_v",
+    "-mm": "mmproj",
+    "-gan": "grp_attn_n",
+    "-gaw": "grp_attn_w",
+    "-b": "batch_size",
+    "-ub": "ubatch_size",
     "-md": "spec_model",
     "--model-draft": "spec_model",
     "--lora": "enable_lora",
@@ -95,6 +109,20 @@ _DOOR: Mapping[str, str] = {
         "--watermark"
     ),
 }
+# What commands may have under another name: flags, or arguments in capitals; the first that a command has is told.
+DEFAULTS = "--override-generation-config"  # of a server's requests
+_LENGTH = ("--max-tokens", "--output-len", DEFAULTS)
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "-n": _LENGTH,
+    "--predict": _LENGTH,
+    "--n-predict": _LENGTH,
+    "-p": ("PROMPT", "--quick", "--prompts"),
+    "--prompt": ("PROMPT", "--quick", "--prompts"),
+    "-f": ("--prompt-file", "FILE", "--prompts"),
+    "--file": ("--prompt-file", "FILE", "--prompts"),
+    "--temp": ("--temperature", DEFAULTS),
+    "--repeat-penalty": ("--repetition-penalty", DEFAULTS),
+}
 UNSUPPORTED: Mapping[str, str] = {
     **{"--" + name.replace("_", "-"): name for name in ELSEWHERE},
     **_SHORT,
@@ -102,14 +130,47 @@ UNSUPPORTED: Mapping[str, str] = {
 }
 
 
-def foreign(flag: str) -> str:
-    """What to say of a flag that another engine has and that means nothing here; "" for any other."""
+def foreign(flag: str, known: Collection[str] | None = None) -> str:
+    """What to say of a flag that another engine has and that means nothing here; "" for any other.
+
+    `known`: what the command has, flags and arguments; None: all that there is.
+    """
+    if flag in OTHER_NAMES:
+        here = next((name for name in OTHER_NAMES[flag] if known is None or name in known), "")
+        if not here:
+            return f"{flag} is not supported here: this command has nothing of the kind. Leave it out."
+        return f"{flag} is not supported here: it has another name. What is there for it: {_shown(here)}."
     if flag not in UNSUPPORTED:
         return ""
     name = UNSUPPORTED[flag]
     reason, ours = why_not(name) if name in ELSEWHERE else (name, "")
-    remedy = f"What is there for it: {flag_of(ours)}." if ours else "Leave it out."
+    there = bool(ours) and (known is None or flag_of(ours) in known)
+    remedy = f"What is there for it: {flag_of(ours)}." if there else "Leave it out."
     return f"{flag} is not supported here: {reason}. {remedy}"
+
+
+def foreign_word(command: click.Command, words: Sequence[str]) -> str:
+    """What to say of the first word such as -ctk, which click would take for -c and its value; "" without one."""
+    options = [param for param in command.params if isinstance(param, click.Option) and not param.is_flag]
+    takes = {flag for option in options for flag in option.opts}
+    known = [flag for param in command.params for flag in spellings(param)]
+    for before, word in pairwise(["", *words]):
+        if word == "--":
+            break
+        if _GLUED.fullmatch(word) and before not in takes and word not in known and (why := foreign(word, known)):
+            return why
+    return ""
+
+
+def spellings(param: click.Parameter) -> list[str]:
+    """How a command is given the parameter: its flags or, of an argument, the words of its help."""
+    if isinstance(param, click.Argument):
+        return re.findall(r"[A-Z]+", param.metavar or (param.name or "").upper())
+    return [flag for flag in (*param.opts, *param.secondary_opts) if flag.startswith("-")]
+
+
+def _shown(name: str) -> str:
+    return name if name.startswith("-") else f"the argument {name}"
 
 
 def nearest_flag(flag: str, known: Iterable[str]) -> str:

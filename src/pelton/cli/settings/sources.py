@@ -18,7 +18,8 @@ from pelton.core.config import nearest as nearest_name
 from pelton.core.environment import PREFIX, empty_variables, setting_variables, unknown_variables
 from pelton.core.errors import PeltonError, SettingError
 from pelton.engine.needs import check_names
-from pelton.sampling.effective import defaults_of, overrides_of
+from pelton.models import overrides
+from pelton.sampling import effective
 from pelton.serve.settings import ServeSettings
 
 SECRETS = ("api_key", "hf_token")
@@ -103,7 +104,7 @@ def from_environment() -> tuple[Found, list[str]]:
 
 def _of_variable(name: str, variables: list[str]) -> str:
     """What else there is to say of a variable that nobody reads, behind that it is so."""
-    said = foreign(flag_of(name.removeprefix(PREFIX).lower()))
+    said = foreign(flag_of(name.removeprefix(PREFIX).lower()), FLAGS)
     if said:
         return f": {said.partition(': ')[2]}"
     near = nearest_name(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in variables])
@@ -179,7 +180,7 @@ def _flag_of_key(key: str, raw: object, file: str) -> tuple[str, object]:
     is_switch = positive in ALWAYS_ON or (positive in FLAGS and SETTINGS[FLAGS[positive]].kind is Kind.SWITCH)
     if name.startswith("no-") and is_switch:
         return positive, not given(_SWITCH, raw, file, f"{file}: {key}").value
-    raise click.UsageError(f"{file}: {key} is no setting. {foreign(f'--{name}') or nearest(f'--{name}')}")
+    raise click.UsageError(f"{file}: {key} is no setting. {foreign(f'--{name}', FLAGS) or nearest(f'--{name}')}")
 
 
 def nearest(flag: str) -> str:
@@ -196,7 +197,9 @@ def engine_config(model: str, found: Mapping[str, Given]) -> EngineConfig:
     try:
         config = resolve(model, mine)
         check_names(config)
-        defaults_of({}, overrides_of(config.model.override_generation_config), use_model=False)
+        overrides.overrides_of(config.model.hf_overrides)
+        general = effective.overrides_of(config.model.override_generation_config)
+        effective.defaults_of({}, general, use_model=False)
         return config
     except SettingError as error:
         raise click.UsageError(as_written(error, found)) from error

@@ -11,5 +11,8 @@ class Default:
     def longest(self, parameters: RopeParameters) -> int:
         return parameters.context
 
+    def unstretched(self, parameters: RopeParameters) -> int | None:
+        return None
+
     def rotation(self, parameters: RopeParameters, length: int) -> Rotation:
         return Rotation(rounded(base_frequencies(parameters.theta, parameters.dim)))

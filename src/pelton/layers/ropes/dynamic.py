@@ -6,7 +6,16 @@ is the same whenever it is computed, and requests of the engine may share it.
 
 from decimal import Decimal, localcontext
 
-from pelton.layers.rope import DIGITS, RopeOption, RopeParameters, Rotation, base_frequencies, rounded, stretched_base
+from pelton.layers.rope import (
+    DIGITS,
+    Form,
+    RopeOption,
+    RopeParameters,
+    Rotation,
+    base_frequencies,
+    rounded,
+    stretched_base,
+)
 
 
 class Dynamic:
@@ -14,10 +23,13 @@ class Dynamic:
     - 1), to the power dim / (dim - 2).
     """
 
-    options: tuple[RopeOption, ...] = (RopeOption("factor"),)
+    options: tuple[RopeOption, ...] = (RopeOption("factor", Form.FROM_ONE),)
 
     def longest(self, parameters: RopeParameters) -> int:
         return int(parameters.context * parameters.number("factor"))
+
+    def unstretched(self, parameters: RopeParameters) -> int | None:
+        return parameters.context
 
     def rotation(self, parameters: RopeParameters, length: int) -> Rotation:
         theta = Decimal(parameters.theta)

@@ -7,6 +7,7 @@ from pelton.layers.rope import (
     DIGITS,
     ORIGINAL_CONTEXT,
     TWO_PI,
+    Form,
     RopeOption,
     RopeParameters,
     Rotation,
@@ -19,7 +20,7 @@ class Llama3:
     """Wavelengths below original / high_freq_factor stay, those above original / low_freq_factor are divided."""
 
     options: tuple[RopeOption, ...] = (
-        RopeOption("factor"),
+        RopeOption("factor", Form.FROM_ONE),
         RopeOption("low_freq_factor"),
         RopeOption("high_freq_factor"),
         RopeOption(ORIGINAL_CONTEXT),
@@ -27,6 +28,9 @@ class Llama3:
 
     def longest(self, parameters: RopeParameters) -> int:
         return parameters.context
+
+    def unstretched(self, parameters: RopeParameters) -> int | None:
+        return None
 
     def rotation(self, parameters: RopeParameters, length: int) -> Rotation:
         factor, low, high, original = (parameters.number(option.name) for option in self.options)

@@ -30,7 +30,7 @@ class LongRope:
         RopeOption(ORIGINAL_CONTEXT),
         RopeOption("short_factor", Form.PAIRS, required=False),
         RopeOption("long_factor", Form.PAIRS, required=False),
-        RopeOption("factor", required=False),
+        RopeOption("factor", Form.FROM_ONE, required=False),
         RopeOption("attention_factor", required=False),
         RopeOption("attn_factor", required=False),
         RopeOption("short_mscale", required=False),
@@ -39,6 +39,9 @@ class LongRope:
 
     def longest(self, parameters: RopeParameters) -> int:
         return parameters.context
+
+    def unstretched(self, parameters: RopeParameters) -> int | None:
+        return int(parameters.number(ORIGINAL_CONTEXT))
 
     def rotation(self, parameters: RopeParameters, length: int) -> Rotation:
         form = "long" if length > parameters.number(ORIGINAL_CONTEXT) else "short"

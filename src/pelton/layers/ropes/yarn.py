@@ -29,7 +29,7 @@ class Yarn:
 
     options: tuple[RopeOption, ...] = (
         RopeOption(ORIGINAL_CONTEXT),
-        RopeOption("factor", required=False),
+        RopeOption("factor", Form.FROM_ONE, required=False),
         RopeOption("attention_factor", required=False),
         RopeOption("attn_factor", required=False),
         RopeOption("beta_fast", required=False),
@@ -42,6 +42,9 @@ class Yarn:
     def longest(self, parameters: RopeParameters) -> int:
         stretched = int(parameters.number(ORIGINAL_CONTEXT) * _factor(parameters))
         return max(stretched, parameters.context)
+
+    def unstretched(self, parameters: RopeParameters) -> int | None:
+        return None
 
     def rotation(self, parameters: RopeParameters, length: int) -> Rotation:
         factor = _factor(parameters)
@@ -60,8 +63,16 @@ def _factor(parameters: RopeParameters) -> Decimal:
     given = parameters.optional("factor")
     if given is not None:
         return given
+    original = parameters.number(ORIGINAL_CONTEXT)
+    if parameters.context <= original:
+        raise UnsupportedModelError(
+            f"The model's config has no factor for its rotary scaling {parameters.kind!r}, and "
+            f"max_position_embeddings={parameters.context} is no longer than {ORIGINAL_CONTEXT}={original}, so that "
+            "nothing would be scaled.",
+            f"Give it a factor, or an {ORIGINAL_CONTEXT} below {parameters.context}.",
+        )
     with localcontext(DIGITS):
-        return Decimal(parameters.context) / parameters.number(ORIGINAL_CONTEXT)
+        return Decimal(parameters.context) / original
 
 
 def _ramp(parameters: RopeParameters) -> tuple[Decimal, Decimal]:

@@ -72,6 +72,7 @@ def fitted(config: EngineConfig, prompts: Sequence[Prompt], max_tokens: int) -> 
     """The settings with steps and KV memory as large as these prompts need; memory that is set stays as it is."""
     longest = max(map(len, prompts))
     blocks = SEQUENCES * (-(-(longest + max_tokens) // config.cache.block_size) + 1)
+    blocks = max(blocks, -(-(config.model.max_model_len or 0) // config.cache.block_size))
     schedule = replace(config.schedule, max_num_seqs=ROWS, max_num_batched_tokens=max(STEP_TOKENS, longest + ROOM))
     cache = config.cache
     if cache.num_blocks is None and cache.kv_cache_memory_bytes is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.backends.backend import BlockOps, Executable, StepInputs, StepOutputs
+from pelton.backends.backend import BlockOps, Executable, StepInputs, StepOutputs, WorkingMemory
 
 UInt64 = NDArray[np.uint64]
 NOT_COMPUTED = 0
@@ -63,8 +63,8 @@ class TracedExecutable:
         return self._inner.block_bytes
 
     @property
-    def activation_bytes(self) -> int:
-        return self._inner.activation_bytes
+    def memory(self) -> WorkingMemory:
+        return self._inner.memory
 
     def allocate(self, blocks: tuple[int, ...]) -> None:
         self._inner.allocate(blocks)

@@ -12,6 +12,7 @@ from pelton.program.module import Module
 
 LARGEST = 62  # layers of the model whose scores are scaled by hidden / heads
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
+WINDOW = "sliding_window"
 # What configs of models with images leave out of the language model's part.
 DEFAULTS: Mapping[str, object] = {
     "vocab_size": 262208,
@@ -52,11 +53,12 @@ class Gemma3:
             context=context,
             windows=windows,
             window_rope=local,
+            unsaid=frozenset({WINDOW} - set(raw)),
             notes=read.notes() if text is None else (NO_IMAGES, *read.notes()),
         )
 
     def build(self, config: StandardConfig, source: ModelSource, length: int | None = None) -> Module:
-        if source.layout == "gguf" and "sliding_window" not in source.config:
+        if source.layout == "gguf" and WINDOW in config.unsaid:
             config = replace(config, windows=())  # no layer has one
         tensors = renamed(source.tensors, _text_name)
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(IMAGE_TENSORS)}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pelton.models.arch import ModelSource
 from pelton.models.config import ConfigReader
 from pelton.models.decoder import Norms
+from pelton.models.rope_config import PARTIAL
 from pelton.models.spelling import renamed_parts
 from pelton.models.standard import (
     FUSED_ATTENTION,
@@ -45,11 +46,12 @@ class Glm4:
             frame=replace(config.frame, norms=Norms() if name in OLDER else NORMS),
             attention=replace(config.attention, interleaved=True, biased=("q", "k", "v") if biased else ()),
             open_biases=("attention",) if biased is None else (),
+            unsaid=frozenset({PARTIAL} - set(raw)),
             notes=read.notes(),
         )
 
     def build(self, config: StandardConfig, source: ModelSource, length: int | None = None) -> Module:
-        if source.layout == "gguf" and "partial_rotary_factor" not in source.config:  # it is only there if it is not 1
+        if source.layout == "gguf" and PARTIAL in config.unsaid:  # it is only there if it is not 1
             config = replace(config, rope=replace(config.rope, dim=config.attention.head_dim))
         tensors = renamed_parts(source.tensors, GGUF_PARTS if source.layout == "gguf" else {})
         return build_standard(config, source, length, unfused(config, tensors))

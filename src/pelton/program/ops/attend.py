@@ -15,10 +15,31 @@ SOFTCAP_FLOPS = 20  # our own tanh and two factors
 SLOPE_FLOPS = 2
 
 
-def visible_blocks(index: int, window: int | None) -> int:
-    """KV blocks that hold a key which the query at `index` sees."""
-    first = 0 if window is None else max(0, index - window + 1)
-    return index // BLOCK - first // BLOCK + 1
+def visible_blocks(start: int, count: int, window: int | None) -> int:
+    """KV blocks that hold a key which a query sees, summed over the queries at `count` indices from `start` on."""
+    behind = 0 if window is None else _blocks_before(start + count - window + 1) - _blocks_before(start - window + 1)
+    return _blocks_before(start + count) - _blocks_before(start) - behind + count
+
+
+def read_blocks(start: int, count: int, window: int | None) -> int:
+    """KV blocks that are read for these queries, once for up to ROWS of them."""
+    passes, per_pass = -(-count // ROWS), ROWS // BLOCK
+    # Passes k = 0 .. passes - 1 end in block (start + ROWS - 1) // BLOCK + per_pass k, but for the last one.
+    last = (start + count - 1) // BLOCK
+    ends = (passes - 1) * ((start + ROWS - 1) // BLOCK) + per_pass * ((passes - 1) * (passes - 2) // 2) + last
+    if window is None:
+        return ends + passes
+    # Those from k = free on begin behind block 0, in block lowest // BLOCK + per_pass k.
+    lowest = start - window + 1
+    free = min(passes, max(0, -(lowest // ROWS)))
+    begins = (passes - free) * (lowest // BLOCK) + per_pass * (passes * (passes - 1) - free * (free - 1)) // 2
+    return ends + passes - begins
+
+
+def _blocks_before(end: int) -> int:
+    """The sum of index // BLOCK over the indices from 0 to `end` (0 where that is negative)."""
+    whole, rest = divmod(max(0, end), BLOCK)
+    return BLOCK * whole * (whole - 1) // 2 + whole * rest
 
 
 class Attend:
@@ -43,10 +64,8 @@ class Attend:
         spec, heads = tables.states[op.state].spec, op.integer("heads")
         pairs = blocks = 0
         for start, count in step.contexts:
-            pairs += BLOCK * sum(visible_blocks(i, spec.window) for i in range(start, start + count))
-            for first in range(start, start + count, ROWS):
-                lowest = 0 if spec.window is None else max(0, first - spec.window + 1)
-                blocks += (min(first + ROWS, start + count) - 1) // BLOCK - lowest // BLOCK + 1
+            pairs += BLOCK * visible_blocks(start, count, spec.window)
+            blocks += read_blocks(start, count, spec.window)
         score = SOFTMAX_FLOPS + (SOFTCAP_FLOPS if op.number("softcap") else 0)
         score += SLOPE_FLOPS if op.attrs.get("slopes") else 0
         flops = pairs * heads * (2 * (spec.key_dim + spec.value_dim) + score)

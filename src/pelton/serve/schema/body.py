@@ -9,8 +9,10 @@ from typing import TypeVar
 
 import msgspec
 
+from pelton.core.config import nearest
 from pelton.core.errors import RequestError
 from pelton.sampling.refused import REFUSED
+from pelton.serve.schema.faults import in_words
 from pelton.serve.schema.fields import NESTED
 from pelton.serve.schema.json_text import Json
 from pelton.serve.schema.refused import LABELS, NEUTRAL, check_refused
@@ -39,7 +41,13 @@ class Body:
         hints: Set[str] = frozenset(),
     ) -> None:
         names = {name for kind in known for name in kind.__struct_fields__}
-        check_refused(fields, names)
+        self._unknown = [name for name in fields if name not in names]
+        try:
+            check_refused(fields, names)
+        except RequestError as error:  # for what it means elsewhere, though here it may be a field's name cut short
+            needed = {field.name for kind in known for field in msgspec.structs.fields(kind) if field.required}
+            cut = next((name for name in sorted(needed - fields.keys()) if self._tail(name) == error.param), None)
+            raise self._missing(cut) if cut else error from error.__cause__
         # JSON knows no whole numbers: 2.0 is 2, which many clients write so.
         self._fields = {name: _whole(value) for name, value in fields.items()}
         self.ignored: tuple[str, ...] = ()
@@ -78,8 +86,7 @@ class Body:
         fault, path = (found["fault"], (found["path"] or "").lstrip(".")) if found else (text, "")
         missing = re.search(r"missing required field `(\w+)`", fault)
         if missing:
-            name = f"{path}.{missing[1]}".lstrip(".")
-            return RequestError(f"{name} is missing.", f"Give {name}.", param=name, code="missing_parameter")
+            return self._missing(f"{path}.{missing[1]}".lstrip("."))
         top = re.split(r"[.\[]", path, maxsplit=1)[0]
         value = self._fields.get(top)
         where = path
@@ -87,7 +94,16 @@ class Body:
             where, path = f"{top}[{_shown(_culprit(kind, top, value))}]", top
         elif path == top and not isinstance(value, list | dict):
             where = f"{path}={_shown(value)}"
-        return RequestError(f"{where} cannot be used: {fault[:1].lower()}{fault[1:]}.", param=path or None)
+        return RequestError(f"{where} cannot be used: {in_words(fault, kind, path)}.", param=path or None)
+
+    def _missing(self, name: str) -> RequestError:
+        meant = self._tail(name) or nearest(name, self._unknown)
+        remedy = f"Rename {_shown(meant)} to {name}." if meant else f"Give {name}."
+        return RequestError(f"{name} is missing.", remedy, param=name, code="missing_parameter")
+
+    def _tail(self, name: str) -> str:
+        """The unknown field whose name is the last words of this one: prefix of input_prefix; "": none is."""
+        return next((unknown for unknown in self._unknown if name.endswith(f"_{unknown}")), "")
 
 
 def _culprit(kind: type[msgspec.Struct], name: str, table: dict[str, Json]) -> str:

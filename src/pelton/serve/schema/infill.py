@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from pelton.core.errors import RequestError
-from pelton.core.params import MAX_BIAS, MAX_REPETITION, SamplingParams, whole
+from pelton.core.params import MAX_BIAS, MAX_REPETITION, MAX_SEED, SamplingParams, whole
 from pelton.serve.schema.fields import SEEDS, Penalty, Texts, TopCount
 from pelton.serve.schema.json_text import Json
 
@@ -134,7 +134,13 @@ class InfillAnswer(msgspec.Struct):
 
 
 def sampling_given(fields: InfillFields) -> dict[str, object]:
-    """The fields that SamplingParams has too, by its names; what was not given is left out."""
+    """The fields that SamplingParams has too, by its names; what was not given is left out.
+
+    RequestError for what can be no bias, and for a seed beyond what there is.
+    """
+    if fields.seed is not None and fields.seed > MAX_SEED:
+        remedy = f"It must be between 0 and {MAX_SEED}, or -1 for a fresh one."
+        raise RequestError(f"seed={fields.seed} is out of range.", remedy, param="seed")
     given: dict[str, object] = {
         **{name: value for name, value in msgspec.structs.asdict(fields).items() if name in SAME},
         "repetition_penalty": fields.repeat_penalty,
@@ -161,7 +167,12 @@ def settings_told(params: SamplingParams) -> dict[str, Json]:
 
 def _biases(value: Json) -> Json:
     """A table, or a list of pairs of a token id and a number or false (never); RequestError for what is neither."""
-    if value is None or isinstance(value, Mapping):
+    if value is None:
+        return value
+    if isinstance(value, Mapping):
+        for token, bias in value.items():
+            if not _is_number(bias):
+                raise _bad_bias({token: bias})
         return value
     if not isinstance(value, list):
         raise _bad_bias(value)
@@ -169,8 +180,15 @@ def _biases(value: Json) -> Json:
     for pair in value:
         if not isinstance(pair, list) or len(pair) != 2 or whole(pair[0]) is None:
             raise _bad_bias(pair)
-        table[pair[0]] = -MAX_BIAS if pair[1] is False else pair[1]
+        bias = -MAX_BIAS if pair[1] is False else pair[1]
+        if not _is_number(bias):
+            raise _bad_bias(pair)
+        table[pair[0]] = bias
     return table
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _bad_bias(value: Json) -> RequestError:

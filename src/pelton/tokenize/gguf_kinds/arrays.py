@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from pelton.checkpoint.mapped import quoted
 from pelton.core.errors import CheckpointError
 from pelton.tokenize.pretokenizer import Json
 
@@ -76,7 +77,7 @@ def listed_merges(metadata: Mapping[str, object]) -> list[list[str]]:
     # The first part has at least one character, so a space at the very start belongs to it.
     cuts = [line.find(" ", 1) for line in lines]
     if -1 in cuts:
-        raise CheckpointError(f"{FIELD}merges: {lines[cuts.index(-1)]!r} is not a pair of tokens.")
+        raise CheckpointError(f"{FIELD}merges: {quoted(lines[cuts.index(-1)])} is not a pair of tokens.")
     return [[line[:cut], line[cut + 1 :]] for line, cut in zip(lines, cuts, strict=True)]
 
 

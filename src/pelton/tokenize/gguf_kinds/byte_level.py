@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pelton.checkpoint.mapped import quoted
 from pelton.core.errors import CheckpointError, UnknownNameError
 from pelton.tokenize import PRETOKENIZERS
 from pelton.tokenize.gguf_kinds.arrays import ADDED, FIELD, Tokens, bpe_section, listed_merges, read_tokens
@@ -51,4 +52,4 @@ def byte_level(metadata: Mapping[str, object]) -> ByteLevel:
         return ByteLevel(PRETOKENIZERS.get(str(name)))
     except UnknownNameError as error:
         known = ", ".join(PRETOKENIZERS.names())
-        raise CheckpointError(f"{FIELD}pre is {name!r}, an unknown pre-tokenizer.", f"Known: {known}.") from error
+        raise CheckpointError(f"{FIELD}pre is {quoted(name)}, an unknown pre-tokenizer.", f"Known: {known}.") from error

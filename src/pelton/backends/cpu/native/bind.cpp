@@ -331,6 +331,7 @@ NB_MODULE(_native, m) {
             std::memcpy(block_at(b, group, id), data.c_str(), data.size());
         })
         .def_prop_ro("block_bytes", &block_bytes_of)
+        .def_prop_ro("held_bytes", [](const Bound& b) { return b.executable.held_bytes(); })
         .def_prop_ro("working_bytes", [](const Bound& b) { return b.executable.working_bytes(); })
         .def_prop_ro("num_ops", [](const Bound& b) { return b.executable.ops(); });
 }

@@ -166,6 +166,13 @@ size_t Executable::working_bytes() const {
     return bytes;
 }
 
+size_t Executable::held_bytes() const {
+    size_t bytes = 0;
+    for (const auto& memory : packed_) bytes += memory.size();
+    for (const auto& memory : vectors_) bytes += memory.size();
+    return bytes;
+}
+
 void Executable::place_tokens(const Step& step, size_t state) {
     Place* place = places_.data() + state * static_cast<size_t>(max_tokens_);
     for (int s = 0; s < step.num_sequences; ++s) {

@@ -135,6 +135,7 @@ class Executable {
     Tally total() const;
     size_t ops() const { return ops_.size(); }
     size_t working_bytes() const;  // of the largest step
+    size_t held_bytes() const;     // of the weights, as they are packed
     void copy_block(int state, int source, int target);
     void scrub_block(int state, int id);
 
