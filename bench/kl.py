@@ -120,7 +120,7 @@ def main() -> None:
     oracles = oracle(checkpoint, module, torch.float32), oracle(checkpoint, module, torch.bfloat16)
     options = CompileOptions(max_tokens=PIECE, max_rows=PIECE, exact=given.dtype == "float32")
     executable = BACKENDS.get("cpu")().compile(run_passes(module), options)
-    executable.allocate(-(-given.window // BLOCK) + 1)
+    executable.allocate((-(-given.window // BLOCK) + 1,) * len(module.states))
     found = measure(oracles, executable, tokens, given.window)
     executable.close()
     figures: dict[str, object] = {}
