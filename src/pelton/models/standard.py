@@ -131,6 +131,12 @@ def switched_window(read: ConfigReader, absent: int | None) -> int | None:
     return window if read.flag("use_sliding_window") else None
 
 
+def upper_windows(read: ConfigReader, layers: int) -> tuple[int | None, ...]:
+    """The window that a config switches on, in the layers from `max_window_layers` on or as `layer_types` say."""
+    window, first = switched_window(read, 4096), read.integer("max_window_layers", 28, least=0)
+    return read_windows(read, window, tuple(window is not None and layer >= first for layer in range(layers)))
+
+
 def one_window(read: ConfigReader, layers: int, absent: int | None) -> tuple[int | None, ...]:
     """`sliding_window` (`absent`: where there is no such key) on all layers; a list of layer kinds may not differ."""
     window = read.optional("sliding_window", absent)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 Dim = int | str  # a constant, "T" tokens in the step, "R" rows that need logits or "S" sequences
 TOKENS, ROWS, SEQUENCES = "T", "R", "S"
-DIMS = (TOKENS, ROWS, SEQUENCES)
 
 
 @dataclass(frozen=True, slots=True)

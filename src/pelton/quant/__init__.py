@@ -26,8 +26,3 @@ def scheme_name(storages: Iterable[Storage]) -> str:
         f"The checkpoint stores weights as {', '.join(sorted(formats))}, together in no known scheme.",
         f"Known schemes: {', '.join(SCHEMES.names())}.",
     )
-
-
-def scheme_for(storages: Iterable[Storage]) -> WeightScheme:
-    """The scheme of that name."""
-    return SCHEMES.get(scheme_name(storages))()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pelton.models.arch import ModelSource
 from pelton.models.config import ConfigReader
-from pelton.models.standard import StandardConfig, build_standard, read_standard, read_windows, switched_window
+from pelton.models.standard import StandardConfig, build_standard, read_standard, upper_windows
 from pelton.program.module import Module
 
 
@@ -17,9 +17,7 @@ class Qwen2:
     def config(self, raw: Mapping[str, object]) -> StandardConfig:
         read = ConfigReader(raw)
         config = read_standard(read, eps=1e-6, context=32768)
-        window, first = switched_window(read, 4096), read.integer("max_window_layers", 28, least=0)
-        sliding = tuple(window is not None and layer >= first for layer in range(config.frame.layers))
-        windows = read_windows(read, window, sliding)
+        windows = upper_windows(read, config.frame.layers)
         attention = replace(config.attention, biased=("q", "k", "v"))
         return replace(config, attention=attention, windows=windows, notes=read.notes())
 

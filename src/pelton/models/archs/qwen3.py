@@ -10,8 +10,7 @@ from pelton.models.standard import (
     build_standard,
     read_biases,
     read_standard,
-    read_windows,
-    switched_window,
+    upper_windows,
 )
 from pelton.program.module import Module
 
@@ -24,9 +23,7 @@ class Qwen3:
     def config(self, raw: Mapping[str, object]) -> StandardConfig:
         read = ConfigReader(raw)
         config = read_biases(read, read_standard(read, eps=1e-6, context=32768, head_dim=128), "attention")
-        window, first = switched_window(read, 4096), read.integer("max_window_layers", 28, least=0)
-        sliding = tuple(window is not None and layer >= first for layer in range(config.frame.layers))
-        windows = read_windows(read, window, sliding)
+        windows = upper_windows(read, config.frame.layers)
         attention = replace(config.attention, head_norm=config.frame.norm)
         return replace(config, attention=attention, windows=windows, notes=read.notes())
 
