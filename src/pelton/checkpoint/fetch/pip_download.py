@@ -106,14 +106,14 @@ def _follow(process: subprocess.Popen[bytes], folder: Path, advance: Callable[[i
             output, _ = process.communicate(timeout=POLL_SECONDS)
         except subprocess.TimeoutExpired:
             pass
-        size = _largest(folder)
+        size = largest_file(folder)
         advance(max(0, size - seen))
         seen = max(seen, size)
         free = min(free, shutil.disk_usage(folder).free)  # pip cleans up before it ends
     return output.decode(errors="replace"), free
 
 
-def _largest(folder: Path) -> int:
+def largest_file(folder: Path) -> int:
     """Size of the largest file below: pip copies the wheel from place to place, so the sum would count it twice."""
     largest = 0
     for place, _, names in os.walk(folder):
