@@ -5,15 +5,23 @@ python bench/decode.py [MODEL] [--requests N] [--prompt 128] [--output 256]
 One request: prefill = prompt tokens over the time to the first token, decode = (output - 1) tokens over the rest.
 Several at once: all output tokens over the whole time. Greedy, past end tokens, on fixed pseudo-random token ids.
 Each run computes all of it: there is no prefix cache.
+
+Beside the figures stands how near they are to the machine's limits: for one request the time of a step in turns with
+reading the bytes it reads, for several the whole run's bytes and FLOPs (docs/probe.md).
 """
 
 import argparse
 import random
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import record
 
 from pelton import LLM, SamplingParams
+from pelton.core.clock import SystemClock
+from pelton.engine.llm import work_done
+from pelton.measure.bench.limits import decode_part, machine_part, run_part
 
 FIRST_ID = 1000  # special tokens stand at the start of the vocabularies we know
 
@@ -56,6 +64,17 @@ def open_model(given: argparse.Namespace) -> LLM:
     )
 
 
+def limit_words(limits: Mapping[str, Any]) -> str:
+    """How near the figures are to the machine's limits."""
+    one = limits.get("decode")
+    if one is None:
+        names = ("share_of_read_limit", "share_of_matrix_limit")
+        return ", ".join(f"{name} {limits[name]:.3f}" for name in names if name in limits) or "not told"
+    share = one["share_of_limit"]
+    spread = f"{share['median']:.3f} [{share['lowest']:.3f}-{share['highest']:.3f}]"
+    return f"share {spread} of {one['limit']}: {one['step_ms']:.3f} ms for {one['step_bytes'] / 1e6:.1f} MB"
+
+
 def main() -> None:
     flags = record.parser(__doc__)
     flags.add_argument("--requests", type=int, default=1, help="requests at once (default: 1)")
@@ -65,6 +84,8 @@ def main() -> None:
     flags.add_argument("--threads", type=int, default=0)
     given = flags.parse_args()
     before = record.machine()
+    machine = record.probe(given, given.threads)
+    limits: dict[str, object] | None = None
     params = SamplingParams(temperature=0.0, max_tokens=given.output, ignore_eos=True)
     figures: dict[str, object]
     with open_model(given) as llm:
@@ -77,11 +98,20 @@ def main() -> None:
                 "decode_tok_s": record.summary([(tokens - 1) / rest for _, rest, tokens in runs], 1),
                 "first_token_ms": record.summary([first * 1000 for first, _, _ in runs], 1),
             }
+            if machine is not None:
+                ids = prompts[0]["prompt_token_ids"]
+                assert isinstance(ids, list)
+                limits = {**machine_part(machine), "decode": decode_part(llm, ids, SystemClock())}
         else:
+            work, start = work_done(llm), time.perf_counter()
             figures = {"total_tok_s": record.summary([time_all(llm, prompts, params) for _ in range(given.runs)], 1)}
+            if machine is not None:
+                limits = run_part(machine, work, work_done(llm), time.perf_counter() - start)
         notes = llm.report
     for name, value in figures.items():
         print(f"{name:<16}{value}")
+    if limits is not None:
+        print(f"{'limits':<16}{limit_words(limits)}")
     if not given.dry:
         settings: dict[str, object] = {
             "model": given.model,
@@ -92,7 +122,7 @@ def main() -> None:
             "output": given.output,
             "prefix_cache": False,
         }
-        record.keep("decode", settings, figures, before)
+        record.keep("decode", settings, figures, before, limits)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,10 @@ import numpy
 
 import pelton
 from pelton.backends.cpu.machine import allowed_cores, choose_isa
+from pelton.backends.cpu.probe.cached import load, save
+from pelton.backends.cpu.probe.figures import MachineProbe
+from pelton.backends.cpu.probe.identity import cpu_model, identify
+from pelton.backends.cpu.probe.measure import QUICK, measure
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -25,20 +30,12 @@ RESULTS = Path(__file__).resolve().parent / "results"
 def machine() -> dict[str, object]:
     """What decides the figures: the CPU, its allowed cores, the kernels, memory, and how busy it was."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": len(allowed_cores()),
         "isa": choose_isa()[0],
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "load_before": round(os.getloadavg()[0], 2),
     }
-
-
-def _cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.processor() or "unknown"
 
 
 def versions() -> dict[str, str]:
@@ -70,8 +67,28 @@ def summary(values: Sequence[float], digits: int = 3) -> dict[str, float]:
     }
 
 
-def keep(name: str, settings: dict[str, object], figures: dict[str, object], before: dict[str, object]) -> None:
-    """Appends a line to bench/results/NAME.jsonl. `before`: machine() as it was before measuring."""
+def probe(given: argparse.Namespace, threads: int = 0) -> MachineProbe | None:
+    """The machine's kept limits, measured quickly now if there are none; None with --no-probe."""
+    if given.no_probe:
+        return None
+    kept = load(identify(threads))
+    if kept is None:
+        print("measuring the machine once, a few seconds ...", file=sys.stderr)
+        kept = measure(QUICK, threads=threads)
+        save(kept)
+    return kept
+
+
+def keep(
+    name: str,
+    settings: dict[str, object],
+    figures: dict[str, object],
+    before: dict[str, object],
+    probed: dict[str, object] | None = None,
+) -> None:
+    """Appends a line to bench/results/NAME.jsonl. `before`: machine() as it was before measuring; `probed`: its limits,
+    and how near the figures came to them.
+    """
     line = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit(),
@@ -79,6 +96,7 @@ def keep(name: str, settings: dict[str, object], figures: dict[str, object], bef
         "machine": before,
         "settings": settings,
         "figures": figures,
+        "probe": probed,
     }
     RESULTS.mkdir(exist_ok=True)
     with (RESULTS / f"{name}.jsonl").open("a", encoding="utf-8") as file:
@@ -90,5 +108,6 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("model", nargs="?", default="smollm2", help="as for pelton complete (default: smollm2)")
     flags.add_argument("--runs", type=int, default=5, help="repetitions (default: 5)")
+    flags.add_argument("--no-probe", action="store_true", help="leave the machine's limits out")
     flags.add_argument("--dry", action="store_true", help="print only, keep nothing in bench/results")
     return flags

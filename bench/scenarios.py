@@ -29,13 +29,16 @@ from typing import Any
 
 import record
 
+from pelton.backends.cpu.probe.figures import MachineProbe
 from pelton.core.clock import SystemClock
 from pelton.measure.bench.client import Client, Target
 from pelton.measure.bench.figures import result
+from pelton.measure.bench.limits import machine_part, serve_part
 from pelton.measure.bench.load import Load, run_load
 from pelton.measure.bench.workload import Sample
 
 NAME = "m"
+LEAST_TOKENS = 8  # of an answer whose steps can be told apart from the prompt
 START_SECONDS, STOP_SECONDS = 120.0, 30.0
 PELTON = "import sys; sys.argv[0] = 'pelton'; from pelton.cli.main import main; main()"
 
@@ -113,7 +116,7 @@ async def ours(url: str, prompts: list[str], scenario: Scenario) -> dict[str, fl
         "ttft_p99_ms": float(str(table["p99_ttft_ms"])),
         "itl_p50_ms": float(str(table["p50_itl_ms"])),
         "itl_p99_ms": float(str(table["p99_itl_ms"])),
-        "decode_tok_s": statistics.median(decode),
+        "decode_tok_s": statistics.median(decode or [0.0]),  # 0: all pieces came at once
         "cached_tokens": float(str(table["total_cached_tokens"])),
     }
 
@@ -196,6 +199,21 @@ def line(name: str, figures: Mapping[str, Any]) -> str:
     )
 
 
+async def weight_bytes(url: str) -> int | None:
+    async with Client(Target(url, NAME), SystemClock()) as client:
+        return await client.weight_bytes()
+
+
+def limits(machine: MachineProbe, weights: int | None, figures: Mapping[str, Any]) -> dict[str, object]:
+    """The machine's limits; for each scenario with real answers, which part of a step reading the weights once is."""
+    shares = {}
+    for name, scenario in SCENARIOS.items():
+        rate = figures[name]["decode_tok_s"]["median"] if name in figures else 0.0
+        if rate and weights and scenario.tokens > LEAST_TOKENS:
+            shares[name] = serve_part(machine, weights, 1000 / rate)["share_of_read_limit"]
+    return {**machine_part(machine), "weight_bytes": weights, "share_of_read_limit": shares}
+
+
 def main() -> None:
     flags = record.parser(__doc__)
     flags.add_argument("--prompts", type=Path, required=True, help="JSON table of lists of prompts")
@@ -208,6 +226,7 @@ def main() -> None:
         flags.error(f"argument --only: {unknown[0]!r} is none of {','.join(SCENARIOS)}")
     sets = json.loads(given.prompts.read_text())
     before = record.machine()
+    machine = record.probe(given)
     figures: dict[str, Any] = {}
     with server(given.model, given.serve_flags.split()) as (url, seconds):
         print(f"start to first answer {seconds:.2f} s")
@@ -215,10 +234,10 @@ def main() -> None:
         for name in given.only.split(","):
             figures[name] = measure(url, sets, name, given.runs, given.client)
             print(line(name, figures[name]), flush=True)
+        probed = None if machine is None else limits(machine, asyncio.run(weight_bytes(url)), figures)
     if not given.dry:
-        record.keep(
-            "scenarios", {"model": given.model, "runs": given.runs, "serve_flags": given.serve_flags}, figures, before
-        )
+        settings = {"model": given.model, "runs": given.runs, "serve_flags": given.serve_flags}
+        record.keep("scenarios", settings, figures, before, probed)
 
 
 if __name__ == "__main__":

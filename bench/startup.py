@@ -14,6 +14,7 @@ import time
 import record
 
 from pelton.checkpoint.fetch.pull import pull
+from pelton.measure.bench.limits import start_part
 
 MB = 1_000_000
 AIM_SECONDS = 1.5
@@ -46,6 +47,7 @@ def main() -> None:
     path = pull(given.model)
     size = path.stat().st_size / MB if path.is_file() else sum(f.stat().st_size for f in path.glob("*")) / MB
     before = record.machine()
+    machine = record.probe(given)
     run_once(str(path), 1)  # the file is in the system's cache and derived files are made after this
     runs = [run_once(str(path), given.tokens) for _ in range(given.runs)]
     first = record.summary([run[0] for run in runs])
@@ -59,7 +61,7 @@ def main() -> None:
     if not given.dry:
         settings: dict[str, object] = {"model": given.model, "tokens": given.tokens}
         figures: dict[str, object] = {"first_token_s": first, "peak_mb": peak, "file_mb": round(size, 1)}
-        record.keep("startup", settings, figures, before)
+        record.keep("startup", settings, figures, before, None if machine is None else start_part(machine))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pelton.program.formats import FORMATS, GGUF_TYPES
+from pelton.program.formats import FORMATS, GGUF_TYPES, OF_GGUF
 
 UINT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = 2, 4, 5, 6, 7, 8, 9, 10
 LETTERS = {
@@ -142,8 +142,8 @@ def typed_tensors(rows: int = 2, cols: int = 256) -> list[Tensor]:
     random = np.random.default_rng(11)
     numbers = {name: number for number, name in GGUF_TYPES.items()}
     return [
-        Tensor(f"blk.0.{name}", (cols, rows), numbers[name], random.bytes(rows * form.row_bytes(cols)))
-        for name, form in FORMATS.items()
+        Tensor(f"blk.0.{name}", (cols, rows), numbers[name], random.bytes(rows * FORMATS[name].row_bytes(cols)))
+        for name in OF_GGUF
     ]
 
 

@@ -28,7 +28,7 @@ from tests.checkpoint.gguf_files import (
 from pelton.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from pelton.checkpoint.gguf import read_gguf
 from pelton.core.errors import CheckpointError
-from pelton.program.formats import FORMATS, GGUF_TYPES
+from pelton.program.formats import FORMATS, GGUF_TYPES, OF_GGUF
 
 ARCH: Value = ("general.architecture", STRING, "llama")
 ROW = bytes(32)  # eight fp32 numbers
@@ -161,7 +161,7 @@ def test_a_type_is_refused_by_its_name_and_others_are_named(tmp_path: Path, numb
     (tmp_path / "m.gguf").write_bytes(tensor_file(Tensor("a", (256,), number, bytes(2048))))
     with pytest.raises(CheckpointError, match=rf"\b{GGUF_TYPES.get(number, f'unknown type {number}')}\b") as caught:
         open_checkpoint(tmp_path / "m.gguf")
-    assert all(name in caught.value.remedy for name in FORMATS)
+    assert all(name in caught.value.remedy for name in OF_GGUF)
 
 
 def test_bad_text_in_a_vocabulary_is_found_when_asked_for(tmp_path: Path) -> None:

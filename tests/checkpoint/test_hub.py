@@ -433,7 +433,7 @@ QUANTISED = [
     ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "'fp8'", "8-bit floating point"),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "'bitsandbytes' (4 bits)", "NF4"),
     ({"load_in_8bit": True}, "'bitsandbytes'", "8-bit outlier"),
-    ({"quant_method": "compressed-tensors", "config_groups": {}}, "'compressed-tensors'", "their scales"),
+    ({"quant_method": "compressed-tensors", "config_groups": {}}, "'compressed-tensors'", "no config_groups"),
     ({"quant_method": "mxfp4"}, "'mxfp4'", "shared exponent"),
     ({"quant_method": "someday"}, "'someday'", "is not supported yet."),
 ]

@@ -30,7 +30,7 @@ TOLERANCE = 1e-5  # of the result's standard deviation; fp32 has 6e-8
 
 
 def embed(form: str = "F32", scale: float = 1.5) -> Case:
-    bench, cols = Bench(), max(96, FORMATS[form].block)
+    bench, cols = Bench(), -(-96 // FORMATS[form].block) * FORMATS[form].block
     name, numbers = bench.tensor((40, cols), form)
     table = bench.builder.gather(name, 40, cols)
     (value,) = bench.builder.op("embed", (bench.ids,), ("x",), weights=(table,), attrs={"scale": scale})
@@ -77,7 +77,7 @@ def layer_norm(*, biased: bool = True, centre: float = 0.0) -> Case:
 
 
 def linear(form: str = "F32", rows: int = 70) -> Case:
-    bench, cols = Bench(), max(96, FORMATS[form].block)
+    bench, cols = Bench(), -(-96 // FORMATS[form].block) * FORMATS[form].block
     (x, numbers), (matrix, weights) = bench.rows(cols), bench.matrix(rows, cols, form)
     (value,) = bench.builder.op("linear", (x,), ("y",), weights=(matrix,))
     return bench.seen(value, rows), numbers @ weights.T

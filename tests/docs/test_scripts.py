@@ -66,10 +66,11 @@ def test_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
     record.keep("trial", {"model": "x"}, {"seconds": record.summary([3.0, 1.0, 2.0])}, record.machine())
-    record.keep("trial", {"model": "y"}, {}, record.machine())
+    record.keep("trial", {"model": "y"}, {}, record.machine(), {"isa": "z"})
     first, second = map(json.loads, (tmp_path / "results" / "trial.jsonl").read_text().splitlines())
     assert first["figures"] == {"seconds": {"median": 2.0, "min": 1.0, "max": 3.0, "runs": 3}}
     assert second["settings"] == {"model": "y"}
     assert {"cpu", "cores", "isa", "memory_gib", "load_before"} == set(first["machine"])
-    assert {"date", "commit", "versions", "machine", "settings", "figures"} == set(first)
+    assert first["probe"] is None and second["probe"] == {"isa": "z"}
+    assert {"date", "commit", "versions", "machine", "settings", "figures", "probe"} == set(first)
     assert os.uname().nodename not in json.dumps(first)

@@ -27,12 +27,14 @@ class Way:
     rows: int = 8
     blocks: int | None = None
     prefixes: bool = True
+    steps: int = 8
 
     def settings(self) -> dict[str, object]:
         return {
             "max_num_batched_tokens": self.budget,
             "max_num_seqs": self.rows,
             "enable_prefix_caching": self.prefixes,
+            "max_steps_per_call": self.steps,
             **({} if self.blocks is None else {"num_blocks": self.blocks}),
         }
 
@@ -84,7 +86,7 @@ TINY_COUNT = 96
 
 @pytest.fixture(scope="module")
 def tiny_alone(tiny_model: Path) -> list[object]:
-    with LLM(str(tiny_model), **Way().settings()) as llm:
+    with LLM(str(tiny_model), **Way(steps=1).settings()) as llm:
         return [
             fact
             for prompt, one in zip(TINY_PROMPTS, params(TINY_COUNT), strict=True)
@@ -109,6 +111,28 @@ def test_tiny_model(tiny_model: Path, tiny_alone: list[object], way: Way) -> Non
     found, preemptions = answers(tiny_model, way, TINY_PROMPTS, TINY_COUNT)
     assert found == tiny_alone
     assert (preemptions > 0) == (way.blocks is not None), f"{preemptions} preemptions"
+
+
+@pytest.mark.parametrize("way", [Way(), Way(steps=3), Way(rows=2, budget=40, blocks=14)], ids=repr)
+def test_answers_drawn_several_tokens_at_a_time(tiny_model: Path, tiny_alone: list[object], way: Way) -> None:
+    """Each beside one other at most, so that nobody keeps the others to single steps for long; then in series."""
+    with LLM(str(tiny_model), **way.settings()) as llm:
+        engine = llm._parts.session.engine
+        engine.scheduler.series.seconds = float("inf")
+        calls = list[int]()
+        engine.on_plan = lambda plan: calls.append(plan.repeat)
+        found = []
+        for prompt, one in zip(TINY_PROMPTS, params(TINY_COUNT), strict=True):
+            found += facts(llm.generate(prompt, one, use_tqdm=False))
+        assert found == tiny_alone
+        assert sum(steps == way.steps for steps in calls) > 20 and max(calls) == way.steps
+        calls.clear()
+        settled = [place for place, one in enumerate(params(TINY_COUNT)) if place < 8]
+        chosen = [params(TINY_COUNT)[place] for place in settled]
+        outputs = llm.generate([TINY_PROMPTS[place] for place in settled], chosen, use_tqdm=False)
+        assert facts(outputs) == [tiny_alone[place] for place in settled]
+        assert sum(steps > 1 for steps in calls) > 3
+        engine.check()
 
 
 def test_answers_of_the_tiny_model_differ_from_each_other(tiny_alone: list[object]) -> None:

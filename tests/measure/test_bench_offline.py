@@ -5,16 +5,21 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.backends.probed import canned
 from tests.measure.verify_parts import tiny_talker
 
-from pelton.cli.commands.bench import bench
+from pelton.backends.cpu.probe.figures import MachineProbe
+from pelton.backends.cpu.probe.identity import identify
+from pelton.backends.cpu.probe.measure import Effort
+from pelton.cli.commands.bench import bench, probing
 from pelton.core.clock import SystemClock
-from pelton.core.errors import RequestError
+from pelton.core.errors import CapacityError, RequestError
 from pelton.engine.llm import LLM
 from pelton.measure.bench.offline import Answers, throughput
 from pelton.measure.bench.workload import Sample
 
 pytest.importorskip("pelton.backends.cpu._native")
+PROBED = {"date", "quick", "isa", "threads", "working_set_bytes", "read_bytes_per_s", "matrix_flops_per_s"}
 PERCENTILES = ["10", "25", "50", "75", "90", "99"]
 SMALL = ("--threads", "1", "--disable-tqdm", "--input-len", "9", "--output-len", "3")
 
@@ -22,6 +27,21 @@ SMALL = ("--threads", "1", "--disable-tqdm", "--input-len", "9", "--output-len",
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_talker(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(autouse=True)
+def probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The machine's limits are made up; what was measured and kept is in the list."""
+    did: list[str] = []
+
+    def measure(effort: Effort, *, threads: int = 0) -> MachineProbe:
+        did.append("quick" if effort.quick else "full")
+        return canned(identify(threads), quick=effort.quick)
+
+    monkeypatch.setattr(probing, "load", lambda identity: None)
+    monkeypatch.setattr(probing, "measure", measure)
+    monkeypatch.setattr(probing, "save", lambda probe: did.append("saved"))
+    return did
 
 
 def run(*words: object) -> Result:
@@ -35,13 +55,22 @@ def kept(done: Result, file: Path) -> dict[str, object]:
     return table
 
 
+def check_host(host: object, elapsed: float) -> None:
+    """Part of the run was computing, and part was not."""
+    assert isinstance(host, dict)
+    assert host["share"] == pytest.approx(1 - host["backend_seconds"] / elapsed) and 0 < host["share"] < 1
+    assert 0 < host["cpu_seconds_outside_kernels"] < host["cpu_seconds"]
+    assert host["worker_wait_seconds"] >= 0
+
+
 @pytest.mark.parametrize("more", [(), ("--disable-detokenize", "--n", "2")])
 def test_latency(model: Path, tmp_path: Path, more: tuple[str, ...]) -> None:
     file = tmp_path / "r.json"
     words = ("--batch-size", 2, "--num-iters", 3, "--num-iters-warmup", 1, "--output-json", file)
     table = kept(run("latency", model, *SMALL, *words, *more), file)
     theirs = {"avg_latency", "std_latency", "latencies", "percentiles"}
-    assert table.keys() == theirs | {"model_id", "client"}
+    assert table.keys() == theirs | {"model_id", "client", "probe", "host"}
+    check_host(table["host"], sum(table["latencies"]))  # type: ignore[arg-type]
     assert list(table["percentiles"]) == PERCENTILES and len(table["latencies"]) == 3  # type: ignore[call-overload, arg-type]
 
 
@@ -58,9 +87,59 @@ def test_throughput(model: Path, tmp_path: Path) -> None:
         "failed",
         "model_id",
         "client",
+        "host",
+        "probe",
     }
     assert table.keys() == theirs | ours | {"cost_per_million_output_tokens"}
     assert table["total_num_tokens"] == 4 * (9 + 3) and table["failed"] == 0
+
+
+def test_latency_quotes_the_limits_of_decoding(model: Path, tmp_path: Path, probes: list[str]) -> None:
+    file = tmp_path / "r.json"
+    done = run("latency", model, *SMALL, "--batch-size", 1, "--num-iters", 1, "--output-json", file)
+    part = kept(done, file)["probe"]
+    assert isinstance(part, dict) and probes == ["quick", "saved"]
+    assert "measuring the machine once" in done.stderr and "Decoding one request: " in done.stdout
+    assert part.keys() == PROBED | {"decode"} and part["quick"] is True and part["threads"] == 1
+    decode = part["decode"]
+    assert decode["alternations"] == 9 == decode["share_of_limit"]["samples"]
+    assert decode["limit"] in ("read bandwidth", "code expansion")
+    assert decode["step_bytes"] == sum(decode["weight_bytes"].values()) + decode["kv_bytes"] and decode["kv_bytes"] > 0
+    assert decode["step_ms"] > 0 and decode["read_ms"] > 0 and decode["expansion_ms"] > 0
+    assert decode["share_of_limit"]["median"] >= decode["share_of_read_limit"]["median"] > 0
+
+
+def test_throughput_quotes_the_limits_of_the_run(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    done = run("throughput", model, *SMALL, "--num-prompts", 4, "--output-json", file)
+    table = kept(done, file)
+    part = table["probe"]
+    assert isinstance(part, dict) and "Of the machine's limits" in done.stdout
+    shares = {"share_of_read_limit", "share_of_matrix_limit"}
+    assert part.keys() == PROBED | shares | {"run_read_bytes", "run_flops", "step_read_bytes_per_s"}
+    seconds = float(str(table["elapsed_time"]))
+    reading = part["run_read_bytes"] / part["step_read_bytes_per_s"]
+    assert part["share_of_read_limit"] == pytest.approx(reading / seconds) and part["run_flops"] > 0
+    assert part["share_of_matrix_limit"] == pytest.approx(part["run_flops"] / part["matrix_flops_per_s"] / seconds)
+
+
+def test_without_a_probe_nothing_is_measured(model: Path, tmp_path: Path, probes: list[str]) -> None:
+    file = tmp_path / "r.json"
+    words = ("--batch-size", 1, "--num-iters", 1, "--output-json", file, "--no-probe")
+    done = run("latency", model, *SMALL, *words)
+    assert kept(done, file)["probe"] is None and not probes and "limit" not in done.output
+
+
+def test_a_probe_that_fails_does_not_fail_the_bench(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(effort: Effort, *, threads: int = 0) -> MachineProbe:
+        raise CapacityError("No memory for it.")
+
+    monkeypatch.setattr(probing, "measure", measure)
+    file = tmp_path / "r.json"
+    done = run("throughput", model, *SMALL, "--num-prompts", 1, "--output-json", file)
+    assert kept(done, file)["probe"] is None and "limits are left out: No memory for it." in done.stderr
 
 
 def test_startup(model: Path, tmp_path: Path) -> None:
@@ -73,7 +152,8 @@ def test_startup(model: Path, tmp_path: Path) -> None:
         for what in ("startup", "compilation")
         for key in (f"avg_{kind}_{what}_time", f"{kind}_{what}_times", f"{kind}_{what}_percentiles")
     }
-    assert table.keys() == theirs | {"peak_resident_bytes", "model_id", "client"}
+    assert table.keys() == theirs | {"peak_resident_bytes", "model_id", "client", "probe"}
+    assert table["probe"].keys() == PROBED | {"disk_read_bytes_per_s", "disk_write_bytes_per_s"}  # type: ignore[attr-defined]
     assert list(table["warm_startup_percentiles"]) == PERCENTILES  # type: ignore[call-overload]
     assert len(table["warm_startup_times"]) == 1 == len(table["cold_startup_times"])  # type: ignore[arg-type]
     assert all(table[key] is None for key in theirs if "compilation" in key)

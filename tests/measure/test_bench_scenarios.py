@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.backends.probed import canned
 from tests.measure.test_bench_serve import Served
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +57,10 @@ def test_a_run_tells_each_scenario_and_keeps_a_record(
     scenarios: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     served = Served()
+    served.weights = 64 << 20
     served.start()
+    monkeypatch.setattr(scenarios.record, "probe", lambda given: canned())
+    monkeypatch.setattr(scenarios, "LEAST_TOKENS", 1)
 
     @contextmanager
     def running(model: str, flags: list[str]) -> Iterator[tuple[str, float]]:
@@ -78,6 +82,8 @@ def test_a_run_tells_each_scenario_and_keeps_a_record(
     (kept,) = [json.loads(text) for text in (tmp_path / "results" / "scenarios.jsonl").read_text().splitlines()]
     assert {"cpu", "cores", "isa", "memory_gib", "load_before"} == kept["machine"].keys()
     assert kept["commit"] and kept["versions"]["pelton"] and kept["settings"]["runs"] == 2
+    limits = kept["probe"]
+    assert limits["weight_bytes"] == 64 << 20 and limits["share_of_read_limit"]["c8"] > 0 and limits["isa"] == "avx2"
     assert kept["figures"]["c8"]["out_tok_s"]["runs"] == 2 and "ratio_to_other_client" in kept["figures"]["c8"]
 
 

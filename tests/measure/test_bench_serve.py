@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from click.testing import CliRunner
+from tests.backends.probed import canned
 from tests.measure.verify_parts import tiny_talker
 
-from pelton.cli.commands.bench import bench
+from pelton.cli.commands.bench import bench, probing
 from pelton.core.environment import KNOWN, unknown_variables
 from pelton.measure.bench.figures import result as figures
 
@@ -31,6 +32,7 @@ class Served:
         self.cached = 0
         self.routes = {"/tokenize", "/reset_prefix_cache"}
         self.resets: list[int] = []  # after how many requests
+        self.weights = 0  # bytes that /metrics tells of, as our servers' does; 0: there is no such route
         self.loop = asyncio.new_event_loop()
         self.port = 0
         self._runner: web.AppRunner | None = None
@@ -44,6 +46,12 @@ class Served:
             raise web.HTTPNotFound
         self.resets.append(len(self.bodies))
         return web.json_response({"reset": True})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        if not self.weights:
+            raise web.HTTPNotFound
+        line = f'pelton:weight_bytes{{engine="0",model_name="m"}} {float(self.weights)}'
+        return web.Response(text=f"# TYPE pelton:weight_bytes gauge\n{line}\n")
 
     async def tokenize(self, request: web.Request) -> web.Response:
         if request.path not in self.routes:
@@ -83,6 +91,7 @@ class Served:
     async def _start(self) -> None:
         app = web.Application()
         app.router.add_get("/v1/models", self.models)
+        app.router.add_get("/metrics", self.metrics)
         app.router.add_post("/tokenize", self.tokenize)
         app.router.add_post("/reset_prefix_cache", self.reset)
         app.router.add_post("/v1/completions", self.answer)
@@ -145,7 +154,7 @@ SETUP = {
     *("burstiness", "max_concurrency", "latencies", "queue_times"),
 }
 DETAILS = {"input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors"}
-OURS = {"workload", "client", "goodput_goals_ms", "prefix_cache_reset"}
+OURS = {"workload", "client", "goodput_goals_ms", "prefix_cache_reset", "probe"}
 
 
 @pytest.mark.parametrize(("flag", "more"), [("--save-result", set()), ("--save-detailed", DETAILS)])
@@ -157,6 +166,49 @@ def test_the_keys_of_a_file(served: Served, tmp_path: Path, flag: str, more: set
     assert kept["tokenizer_id"] == kept["model_id"] == "tiny" and kept["backend"] == "openai" == kept["endpoint_type"]
     assert kept["request_rate"] == "inf" and kept["request_goodput"] is None and kept["max_concurrency"] is None
     assert all(len(kept[key]) == 2 for key in more)
+
+
+KEPT = "--num-prompts 1 --input-len 3 --output-len 4 --save-result --result-filename r"
+
+
+def test_limits_are_quoted_of_our_server_here(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "load", lambda identity: canned(identity))
+    served.weights = 64 << 20
+    told = run(served, *KEPT.split(), "--result-dir", str(tmp_path))
+    kept = json.loads((tmp_path / "r").read_text())
+    part = kept["probe"]
+    assert part["weight_bytes"] == 64 << 20 and part["weights_read_bytes_per_s"] == pytest.approx(40e9)
+    assert part["weights_read_ms"] == pytest.approx((64 << 20) / 40e6)
+    assert part["share_of_read_limit"] == pytest.approx(part["weights_read_ms"] / kept["median_tpot_ms"])
+    assert "Reading the weights once (67.1 MB): 1.68 ms" in told
+
+
+@pytest.mark.parametrize("words", [(), ("--no-probe",)])
+def test_limits_are_not_quoted_of_other_servers(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(probing, "load", lambda identity: pytest.fail("nothing is to be looked up"))
+    for ours, local in ((0, True), (64 << 20, False)) if not words else ((64 << 20, True),):
+        served.weights = ours
+        monkeypatch.setattr(probing, "LOCAL", ("localhost", "127.0.0.1", "::1") if local else ())
+        told = run(served, *KEPT.split(), "--result-dir", str(tmp_path), *words)
+        assert json.loads((tmp_path / "r").read_text())["probe"] is None and "Reading the weights" not in told
+        assert ("limits are left out" in told) is not bool(words)
+
+
+@pytest.mark.parametrize(
+    ("server", "local"),
+    [
+        ("http://127.0.0.1:8000", True),
+        ("http://localhost", True),
+        ("http://[::1]:80", True),
+        ("unix:/run/x", True),
+        ("http://10.0.0.1:8000", False),
+        ("https://localhost.example.org", False),
+    ],
+)
+def test_what_runs_here(server: str, local: bool) -> None:
+    assert probing.is_local(server) is local
 
 
 def test_requests_as_the_flags_say(served: Served, tmp_path: Path) -> None:

@@ -21,12 +21,12 @@ def planner(seed: int = 0) -> Planner:
     return Planner(CASES, dimensions(), SIZES, seed)
 
 
-def test_there_are_48_cells_and_each_comes_once_before_any_comes_again() -> None:
+def test_there_are_96_cells_and_each_comes_once_before_any_comes_again() -> None:
     plan = planner()
-    cells = [plan.cell(number) for number in range(96)]
-    assert len(plan.cells) == len(set(plan.cells)) == 48
-    assert set(cells[:48]) == set(cells[48:]) == set(plan.cells)
-    assert cells[:48] != cells[48:]
+    cells = [plan.cell(number) for number in range(192)]
+    assert len(plan.cells) == len(set(plan.cells)) == 96
+    assert set(cells[:96]) == set(cells[96:]) == set(plan.cells)
+    assert cells[:96] != cells[96:]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -80,8 +80,8 @@ def test_another_dimension_leaves_alone_what_the_others_draw() -> None:
     """The one that is taken away draws from a generator of its own."""
     fewer = {name: dimension for name, dimension in dimensions().items() if name != "preemption"}
     full, cut = planner(), Planner(CASES, fewer, SIZES, 0)
-    of_full = next(number for number in range(48) if full.cell(number) == full.cells[0])
-    of_cut = next(number for number in range(24) if cut.cell(number) == cut.cells[0])
+    of_full = next(number for number in range(96) if full.cell(number) == full.cells[0])
+    of_cut = next(number for number in range(48) if cut.cell(number) == cut.cells[0])
     assert full._rng("7/greedy", "fork_count").random() == cut._rng("7/greedy", "fork_count").random()
     assert dict(full.cell(of_full)).keys() - dict(cut.cell(of_cut)).keys() == {"preemption"}
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pelton.backends.backend import COPY, BlockOps, Executable, StepInputs, StepOutputs, WorkingMemory
+from pelton.backends.repeat import in_turn
 from pelton.core.plan import StepPlan, StepResult
 from pelton.kv.blocks import Blocks
 from pelton.kv.group import KVGroup
@@ -85,6 +86,16 @@ class NoCopy(Double):
             return inputs
         self.steps += int((inputs.block_ops[:, 0] == COPY).sum())
         return replace(inputs, block_ops=None)
+
+
+class OneNoise(Double):
+    """A series draws all its tokens with the noise of the first."""
+
+    def run(self, inputs: StepInputs) -> StepOutputs:
+        if inputs.repeat == 1:
+            return self.inner.run(inputs)
+        self.steps += 1
+        return in_turn(lambda step: self.inner.run(replace(step, sampling=inputs.sampling)), inputs)
 
 
 class SwappedHeads(Double):

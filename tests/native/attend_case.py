@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from tests.native.isas import ISAS
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
 BLOCK, CHUNK = 32, 512
-ISAS = ("portable", "avx2", "avx512")
 FORBIDDEN = 1 << 30
 LAYERS, LAYER = 2, 1  # the tested layer is the second of two in a block
 
@@ -34,22 +34,28 @@ class KVViewRecord(ctypes.Structure):
     ]
 
 
+class RowRecord(ctypes.Structure):
+    """AttendRow of kernels.h; its state is placed by the door."""
+
+    _fields_ = [("q", ctypes.c_void_p), ("state", ctypes.c_void_p), ("index", ctypes.c_int)]
+
+
 class AttendRecord(ctypes.Structure):
     """AttendArgs of kernels.h."""
 
     _fields_ = [
         ("kv", KVViewRecord),
         ("table", ctypes.c_void_p),
-        ("q", ctypes.c_void_p),
-        ("q_stride", ctypes.c_size_t),
-        ("rows", ctypes.c_int),
-        ("first_index", ctypes.c_int),
+        ("rows", ctypes.c_void_p),
+        ("num_rows", ctypes.c_int),
         ("kv_head", ctypes.c_int),
         ("group", ctypes.c_int),
         ("window", ctypes.c_int),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
         ("slopes", ctypes.c_void_p),
+        ("tail", ctypes.c_void_p),
+        ("tail_block", ctypes.c_int),
     ]
 
 
@@ -86,7 +92,8 @@ class Sequence:
     q: Floats
     seed: int = 0
     behind: float = 0.0  # what slots behind the last index hold
-    keeps: list[object] = field(default_factory=list)  # arrays the last record points at
+    table: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))  # of the last record
+    keeps: list[object] = field(default_factory=list)  # what else it points at
 
     @property
     def indices(self) -> int:
@@ -107,7 +114,7 @@ class Sequence:
         for place, block in zip(places, used, strict=True):
             table[block] = place
             for which in range(shape.heads):
-                pool[place, LAYER, which] = self._packed(block, which).astype(dtype)
+                pool[place, LAYER, which] = self.packed(block, which).astype(dtype)
         q = np.ascontiguousarray(self.q[first : first + rows])
         kv = KVViewRecord(
             pool.ctypes.data,
@@ -119,13 +126,22 @@ class Sequence:
             shape.bf16,
         )
         slopes = np.array(shape.slopes[head * shape.group : (head + 1) * shape.group], np.float32)
-        self.keeps = [pool, table, q, slopes]
-        numbers = (rows, first, head, shape.group, shape.window, shape.scale, shape.softcap)
+        places_of_rows = (RowRecord * rows)(*(RowRecord(row.ctypes.data, None, first + r) for r, row in enumerate(q)))
+        self.table, self.keeps = table, [pool, q, slopes, places_of_rows]
         return AttendRecord(
-            kv, table.ctypes.data, q.ctypes.data, q[0].size, *numbers, slopes.ctypes.data if shape.slopes else None
+            kv=kv,
+            table=table.ctypes.data,
+            rows=ctypes.addressof(places_of_rows),
+            num_rows=rows,
+            kv_head=head,
+            group=shape.group,
+            window=shape.window,
+            scale=shape.scale,
+            softcap=shape.softcap,
+            slopes=slopes.ctypes.data if shape.slopes else None,
         )
 
-    def _packed(self, block: int, head: int) -> Floats:
+    def packed(self, block: int, head: int) -> Floats:
         sides: list[Floats] = []
         for array in (self.k, self.v):
             side = np.full((BLOCK, array.shape[-1]), self.behind, np.float32)
@@ -174,6 +190,20 @@ class Kernels:
         self.library.attend_probe_chunk(self.isa, ctypes.byref(record), chunk, _pointer(out))
         return out
 
+    def tiles(self, record: AttendRecord, first: int, last: int, states: Floats, *, resume: bool) -> None:
+        """Moves states [rows, group, 2 + value_dim] on over these tiles."""
+        self.library.attend_probe_tiles(self.isa, ctypes.byref(record), first, last, int(resume), _pointer(states))
+
+    def lse(self, states: Floats) -> Floats:
+        """[...] of states [..., 2 + value_dim]."""
+        out = np.full(states.shape[:-1], 777.0, np.float32)
+        self.library.attend_probe_lse(self.isa, _pointer(states), out.size, states.shape[-1] - 2, _pointer(out))
+        return out
+
+    def columns(self, record: AttendRecord, first: int, last: int, lse: Floats, sums: Floats) -> None:
+        """Adds to sums [64 * (last - first)] what the rows, of LSEs [rows, group], give to these tiles' keys."""
+        self.library.attend_probe_columns(self.isa, ctypes.byref(record), first, last, _pointer(lse), _pointer(sums))
+
     def merge(self, into: Floats, later: Floats) -> None:
         count = into.size // into.shape[-1]
         self.library.attend_probe_merge(self.isa, _pointer(into), _pointer(later), count, into.shape[-1] - 2)
@@ -206,8 +236,11 @@ def kernels(library: ctypes.CDLL, isa: str) -> Kernels:
     library.attend_probe_chunk.argtypes = [number, pointer, number, pointer]
     library.attend_probe_merge.argtypes = [number, pointer, pointer, number, number]
     library.attend_probe_finish.argtypes = [number, pointer, number, pointer]
-    for door in (library.attend_probe_chunk, library.attend_probe_merge, library.attend_probe_finish):
-        door.restype = None
+    library.attend_probe_tiles.argtypes = [number, pointer, number, number, number, pointer]
+    library.attend_probe_columns.argtypes = [number, pointer, number, number, pointer, pointer]
+    library.attend_probe_lse.argtypes = [number, pointer, number, number, pointer]
+    for name in ("chunk", "tiles", "columns", "lse", "merge", "finish"):
+        getattr(library, f"attend_probe_{name}").restype = None
     return Kernels(library, isa)
 
 

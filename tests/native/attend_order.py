@@ -6,6 +6,7 @@ where it is tiny, in the order docs/numerics.md gives.
 
 import numpy as np
 from tests.native.attend_case import CHUNK, Doubles, Floats, Sequence, bf16
+from tests.numerics import order1
 
 TILE, BLOCK = 64, 32
 Number = Floats | np.float32
@@ -92,6 +93,26 @@ def tile_scores(seq: Sequence, q: Floats, k: Floats, slope: float, distance: int
     if seq.shape.slopes:
         s = fma(np.float32(slope), np.arange(distance, distance + TILE).astype(np.float32), s)
     return s
+
+
+def lse(m: np.float32, total: np.float32) -> np.float32:
+    """The logarithm of a softmax's sum."""
+    return np.float32(-np.inf) if total == 0 else np.float32(float(m) + order1.log_double(float(total)))
+
+
+def columns(seq: Sequence, rows: range, kv_head: int, lses: Floats, start: int) -> Floats:
+    """[64] sums of exp(score - lse) of the tile at `start`; lses [rows, group]."""
+    group, sums = seq.shape.group, np.zeros(TILE, np.float32)
+    k = padded(seq.k[start : start + TILE, kv_head], TILE)
+    for row, index in enumerate(rows):
+        seen = seq.visible(index)
+        shown = np.array([seen.start <= start + j < seen.stop for j in range(TILE)])
+        for g in range(group):
+            head = kv_head * group + g
+            q = bf16(seq.q[index, head]) if seq.shape.bf16 else seq.q[index, head]
+            s = tile_scores(seq, q, k, seq.shape.slopes[head] if seq.shape.slopes else 0.0, start - index)
+            sums = np.where(shown, add(sums, exp(add(s, -lses[row, g]))), sums)
+    return sums
 
 
 def chunk_state(seq: Sequence, index: int, head: int, chunk: int) -> tuple[np.float32, np.float32, Floats]:

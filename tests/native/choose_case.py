@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from tests.native.isas import ISAS
 from tests.native.probe import Probe
 
 from pelton.backends.backend import EDIT, SAMPLING, Records
@@ -17,7 +18,6 @@ Floats = npt.NDArray[np.float32]
 
 INF = np.float32(np.inf)
 CHUNK = 4096
-ISAS = ("portable", "avx2", "avx512")
 STATS = np.dtype([("max", np.float32), ("argmax", np.int32), ("sum", np.float32), ("bad", np.int32)])
 NO_EDITS: Records = np.zeros(0, EDIT)
 CHOICE = np.dtype([("token", np.int32), ("logprob", np.float32), ("rank", np.int32), ("fault", np.int32)])

@@ -8,52 +8,41 @@ import ctypes
 import fcntl
 import hashlib
 import os
-import platform
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.native.isas import DEFINITIONS, INTEGER_SETS, ISAS, TARGETS
 from tests.native.probe import Probe
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "src" / "pelton" / "backends" / "cpu" / "native"
 # As in CMakeLists.txt: the numbers depend on these.
 FLAGS = "-std=c++20 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra -Werror -fPIC".split()
-ISA_FLAGS = {
-    "portable": [],
-    "avx2": "-mavx2 -mfma -mf16c".split(),
-    # gcc 12's own header warns of what it leaves undefined on purpose.
-    "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mavx2 -mf16c "
-    "-Wno-uninitialized -Wno-maybe-uninitialized".split(),
-}
 COMPILE_TIMEOUT = 300  # seconds
-PLAIN_SOURCES = ("pack.cpp", "fpu.cpp")
+PLAIN_SOURCES = ("available.cpp", "pack/pack.cpp", "threads/fpu.cpp")
 
 
 class CompileError(Exception):
     """What the compiler said."""
 
 
-def isas() -> list[str]:
-    """Instruction sets this machine can compile for, the portable one first."""
-    return list(ISA_FLAGS) if platform.machine() in ("x86_64", "AMD64") else ["portable"]
-
-
 def _commands(compiler: str, folder: Path) -> list[list[str]]:
     """One compiler call per object file."""
-    common = [compiler, *FLAGS, f"-I{NATIVE}"]
+    common = [compiler, *FLAGS, f"-I{NATIVE}", f"-I{HERE / 'cpp'}"]
     plain = [NATIVE / name for name in PLAIN_SOURCES] + sorted((HERE / "cpp").glob("*.cpp"))
-    commands = [[*common, "-c", str(path), "-o", str(folder / f"{path.stem}.o")] for path in plain]
-    for source in (*sorted((HERE / "cpp" / "isa").glob("*.cpp")), NATIVE / "isa" / "kernels.cpp"):
-        for isa in isas():
-            target = ["-c", str(source), "-o", str(folder / f"isa_{source.stem}_{isa}.o")]
-            commands.append([*common, *ISA_FLAGS[isa], f"-DPELTON_ISA_{isa.upper()}=1", *target])
+    commands = [[*common, *DEFINITIONS, "-c", str(path), "-o", str(folder / f"{path.stem}.o")] for path in plain]
+    doors = sorted((HERE / "cpp" / "isa").glob("*.cpp"))
+    for isa, (kernels, flags) in TARGETS.items():
+        own = [*doors, NATIVE / "isa" / "int8.cpp"] if kernels == "kernels" else []
+        for source in (*own, NATIVE / "isa" / f"{kernels}.cpp"):
+            commands.append([*common, *flags, "-c", str(source), "-o", str(folder / f"isa_{source.stem}_{isa}.o")])
     # The longest first: two of them run at a time.
     return commands[::-1]
 
 
-def _run_all(commands: list[list[str]], at_once: int) -> None:
+def run_all(commands: list[list[str]], at_once: int) -> None:
     waiting, running = list(commands), list[subprocess.Popen[str]]()
     while waiting or running:
         while waiting and len(running) < at_once:
@@ -72,7 +61,7 @@ def _sources() -> list[Path]:
 
 def build(compiler: str) -> Path:
     """The library of the sources as they are, compiled if it is not there yet. Raises CompileError."""
-    digest = hashlib.sha256(repr((FLAGS, ISA_FLAGS, platform.machine())).encode())
+    digest = hashlib.sha256(repr((FLAGS, TARGETS, DEFINITIONS)).encode())
     for path in _sources():
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     folder = Path(tempfile.gettempdir()) / f"pelton-kernel-probe-{os.getuid()}"
@@ -82,13 +71,13 @@ def build(compiler: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists():
             with tempfile.TemporaryDirectory() as objects:
-                _run_all(_commands(compiler, Path(objects)), at_once=2)
+                run_all(_commands(compiler, Path(objects)), at_once=2)
                 # The plain objects first, as in CMakeLists.txt: of an inline function the linker keeps the first copy.
                 every = sorted(Path(objects).glob("*.o"))
                 plain = [path for path in every if not path.name.startswith("isa_")]
-                by_isa = [path for isa in isas() for path in every if path.name.endswith(f"_{isa}.o")]
+                by_isa = [path for isa in ISAS for path in every if path.name.endswith(f"_{isa}.o")]
                 made = Path(objects) / "probe.so"
-                _run_all([[compiler, "-shared", *map(str, plain + by_isa), "-o", str(made)]], at_once=1)
+                run_all([[compiler, "-shared", *map(str, plain + by_isa), "-o", str(made)]], at_once=1)
                 for old in folder.glob("*.so"):
                     old.unlink()
                 shutil.move(made, library)
@@ -100,7 +89,12 @@ def find_compiler() -> str | None:
     return shutil.which("g++") or shutil.which("c++")
 
 
-def supported_probes(library: ctypes.CDLL) -> list[Probe]:
+def every_probe(library: ctypes.CDLL) -> list[Probe]:
     """One probe per instruction set that this CPU has, the portable one first."""
-    available = [Probe(library, isa) for isa in range(len(isas()))]
+    available = [Probe(library, isa) for isa in range(len(ISAS))]
     return [probe for probe in available if probe.supported]
+
+
+def supported_probes(library: ctypes.CDLL) -> list[Probe]:
+    """The same without sets that differ from another in their integer products alone."""
+    return [probe for probe in every_probe(library) if probe.name not in INTEGER_SETS]

@@ -24,19 +24,31 @@ CONVERSIONS = {
     "f32": ("F32",),
     "bf16": ("BF16", "F16", "F32"),
     "f16": ("F16",),
-    "q8": ("Q8_0", "Q5_0"),
+    "q8": ("Q8_0",),
     "q4": ("Q4_0",),
     "q4m": ("Q4_1",),
-    "q8m": ("Q5_1",),
+    "q5": ("Q5_0",),
+    "q5m": ("Q5_1",),
     "q4t": ("IQ4_NL",),
     "q4km": ("Q4_K",),
-    "q8km": ("Q5_K",),
+    "q5km": ("Q5_K",),
     "q4kt": ("IQ4_XS",),
-    "q8kh": ("Q6_K",),
-    "q4kh": ("Q3_K",),
+    "q6kh": ("Q6_K",),
+    "q3kh": ("Q3_K",),
     "q2khm": ("Q2_K",),
+    "i8c": ("INT8",),
+    "q8s2": ("INT8_64",),
+    "q8s4": ("INT8_128",),
+    "q4s2": ("INT4_64",),
+    "q4s4": ("INT4_128",),
+    "q4ms2": ("INT4M_64",),
+    "q4ms4": ("INT4M_128",),
 }
+WHOLE_ROWS = ("INT8",)  # one scale for each row, after everything else
+FORMS = ("codes", "values", "exact")
 FORMAT_NUMBERS = {name: number for number, name in enumerate(CONVERSIONS)}
+DENSE = ("f32", "bf16", "f16")
+CODED = tuple(name for name in CONVERSIONS if name not in DENSE)
 GUARD = np.float32(-12345.0)
 
 
@@ -64,7 +76,7 @@ def _pointer(array: NDArray[np.generic] | None) -> ctypes.c_void_p | None:
 class Weights:
     """A matrix [rows, cols] as file bytes, packed, and as numbers: `codes` * `scale` + `minimum`, or just `codes`.
 
-    `scale` and `minimum` are [rows, units]; `unit`: how many columns share one, 32 or 16.
+    `scale` and `minimum` are [rows, units]; `unit`: how many columns share one: 16, 32, 64, 128 or all.
     """
 
     format: str
@@ -101,6 +113,10 @@ def random_file(from_format: str, rows: int, cols: int, rng: np.random.Generator
     if from_format in ("F32", "F16", "BF16"):
         dtype = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}[from_format]
         return np.frombuffer(w.astype(dtype).tobytes(), np.uint8)
+    if FORMATS[from_format].head_bytes:
+        heads = rng.uniform(0.001, 0.02, (rows, 1)) * rng.choice([-1, 1], (rows, 1))
+        codes = rng.integers(0, 256, (rows, cols), np.uint8)
+        return np.concatenate((heads.astype(np.float32).view(np.uint8), codes), axis=1).reshape(-1)
     block = FORMATS[from_format].block
 
     def halves(size: tuple[int, int]) -> NDArray[np.float64]:
@@ -125,7 +141,9 @@ class Probe:
         library.probe_pack.restype = ctypes.c_char_p
         library.probe_packed_bytes.restype = ctypes.c_size_t
         self.supported = bool(library.probe_supports(isa))
+        library.probe_base.restype = ctypes.c_char_p
         self.name: str = library.probe_name(isa).decode()
+        self.base: str = library.probe_base(isa).decode()  # of what its kernels are, but for those it has of its own
 
     def __repr__(self) -> str:
         return self.name
@@ -168,10 +186,10 @@ class Probe:
         """The weights of given file bytes."""
         rows, cols = shape
         packed = self.pack(to, from_format, raw, shape)
-        if to.startswith("q"):
+        if to not in DENSE:
             form = FORMATS[from_format]
             assert form.codes is not None
-            coded = form.codes(raw.reshape(rows, cols // form.block, -1))
+            coded = form.codes(form.blocks(raw, rows, cols))
             codes, scale = coded.codes.reshape(rows, cols), coded.scale.reshape(rows, -1)
             minimum = None if coded.minimum is None else coded.minimum.reshape(rows, -1)
             return Weights(to, from_format, rows, cols, raw, packed, codes, scale, minimum, cols // scale.shape[1])
@@ -203,8 +221,12 @@ class Probe:
             out[t], sums[t] = line[:-1], block[:-1]
         return out, sums
 
-    def matmul(self, w: Weights, x: Floats, sums: Floats) -> Floats:
-        """x [rows, padded(cols)], sums [rows, 3 * blocks] -> [rows, outputs rounded up to panels]."""
+    def matmul(self, w: Weights, x: Floats, sums: Floats, *, together: int = 1, form: str = "codes") -> Floats:
+        """x [rows, padded(cols)], sums [rows, 3 * blocks] -> [rows, outputs rounded up to panels].
+
+        `together`: panels of a call. Where all x are bf16 the kernels have them as such, too, as in the executable.
+        `form`: codes, values or exact, which are values that are not rounded.
+        """
         width = -(-w.rows // PANEL) * PANEL
         out = np.full((len(x), width + 3), GUARD)
         self._library.probe_matmul(
@@ -220,12 +242,18 @@ class Probe:
             len(x),
             _pointer(out),
             ctypes.c_size_t(out.shape[1]),
+            int(not (x.view(np.uint32) & 0xFFFF).any()),
+            together,
+            FORMS.index(form),
         )
         assert (out[:, width:] == GUARD).all()
         return np.ascontiguousarray(out[:, :width])
 
-    def order1(self, w: Weights, x: Floats, sums: Floats) -> Floats:
+    def order1(self, w: Weights, x: Floats, sums: Floats, *, form: str = "codes") -> Floats:
         """The same product by the plain loop of kernel_probe.cpp: [rows, outputs]."""
+        if form != "codes":
+            values = w.values() if form == "exact" else w.values().astype(ml_dtypes.bfloat16).astype(np.float32)
+            w = Weights(w.format, w.from_format, w.rows, w.cols, w.raw, w.packed, values, None, None)
         out = np.zeros((len(x), w.rows), np.float32)
         self._library.probe_order1(
             w.rows,
@@ -240,7 +268,7 @@ class Probe:
             len(x),
             _pointer(out),
             ctypes.c_size_t(w.rows),
-            w.unit,
+            0 if w.scale is not None and w.from_format in WHOLE_ROWS else w.unit,
         )
         return out
 

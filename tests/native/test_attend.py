@@ -6,7 +6,8 @@ import dataclasses
 import numpy as np
 import pytest
 from tests.native import attend_order
-from tests.native.attend_case import ISAS, Kernels, Shape, bf16, kernels, oracle, sequence
+from tests.native.attend_case import Kernels, Shape, bf16, kernels, oracle, sequence
+from tests.native.isas import WHOLE_SETS
 from tests.native.probe import Probe
 
 CONTEXTS = (1, 31, 32, 33, 63, 64, 65, 511, 512, 513, 1500)
@@ -30,7 +31,7 @@ LAYERS = {
 }
 
 
-@pytest.fixture(params=ISAS)
+@pytest.fixture(params=WHOLE_SETS)
 def attend(request: pytest.FixtureRequest, native_library: ctypes.CDLL, probes: list[Probe]) -> Kernels:
     if request.param not in [probe.name for probe in probes]:
         pytest.skip(f"this CPU has no {request.param}")

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.native import attend_order
-from tests.native.attend_case import CHUNK, ISAS, Floats, Kernels, Shape, bf16, kernels, sequence
+from tests.native.attend_case import CHUNK, Floats, Kernels, Shape, bf16, kernels, sequence
+from tests.native.isas import WHOLE_SETS
 from tests.native.probe import Probe
 
 SHAPES = {
@@ -28,7 +29,7 @@ def every(native_library: ctypes.CDLL, probes: list[Probe]) -> dict[str, Kernels
     return {probe.name: kernels(native_library, probe.name) for probe in probes}
 
 
-@pytest.fixture(params=ISAS)
+@pytest.fixture(params=WHOLE_SETS)
 def attend(request: pytest.FixtureRequest, every: dict[str, Kernels]) -> Kernels:
     if request.param not in every:
         pytest.skip(f"this CPU has no {request.param}")

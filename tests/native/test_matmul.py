@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.native.probe import CONVERSIONS, Floats, Probe, Weights, fitting, same_bits
+from tests.native.probe import CODED, CONVERSIONS, WHOLE_ROWS, Floats, Probe, Weights, fitting, same_bits
 from tests.numerics import order1
 
 FORMATS = sorted(CONVERSIONS)
 ROW_COUNTS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33)
 # Outputs and columns: whole panels and blocks, tails of both, more blocks than are expanded at a time.
-SHAPES = ((16, 32), (1, 64), (17, 96), (47, 288), (32, 576), (17, 1280))
+SHAPES = ((16, 32), (1, 64), (17, 96), (47, 288), (32, 576), (49, 1280))
 TAILED = ((16, 1), (5, 31), (33, 33), (16, 65), (20, 259))
 
 
 def shapes(packed: str) -> list[tuple[int, int]]:
-    given = SHAPES if packed.startswith("q") else SHAPES + TAILED
+    given = SHAPES + TAILED if fitting(packed, 1) == 1 else SHAPES
     return [(rows, fitting(packed, cols)) for rows, cols in given]
 
 
@@ -32,9 +32,36 @@ def test_order_1_to_the_bit_on_every_isa(probes: list[Probe], packed: str, round
             x, sums = probes[0].prepare(random_rows(count, shape[1], rng), rounded=rounded)
             expected = probes[0].order1(w, x, sums)
             for probe in probes:
-                out = probe.matmul(w, x, sums)
+                for together in (1, 3):
+                    out = probe.matmul(w, x, sums, together=together)
+                    assert same_bits(out[:, : w.rows], expected), (probe, shape, count, together)
+                    assert not out[:, w.rows :].any()
+
+
+@pytest.mark.parametrize("packed", CODED)
+@pytest.mark.parametrize("form", ["values", "exact"])
+def test_the_values_form_to_the_bit_on_every_isa(probes: list[Probe], packed: str, form: str) -> None:
+    rng = np.random.default_rng(8)
+    for shape in ((1, fitting(packed, 64)), (33, fitting(packed, 544))):
+        w = probes[0].weights(packed, CONVERSIONS[packed][0], shape, rng)
+        for count in (1, 2, 7, 16, 33):
+            x, sums = probes[0].prepare(random_rows(count, shape[1], rng), rounded=form == "values")
+            expected = probes[0].order1(w, x, sums, form=form)
+            for probe in probes:
+                out = probe.matmul(w, x, sums, together=3, form=form)
                 assert same_bits(out[:, : w.rows], expected), (probe, shape, count)
                 assert not out[:, w.rows :].any()
+
+
+def test_many_rows_are_the_same_in_parts(probes: list[Probe]) -> None:
+    """More rows than stay in the L2 cache at a time, in calls with several panels and with one."""
+    rng = np.random.default_rng(9)
+    w = probes[0].weights("q4m", "Q4_1", (80, 1536), rng)
+    x, sums = probes[0].prepare(random_rows(101, 1536, rng))
+    expected = probes[0].order1(w, x, sums)
+    for probe in probes[1:]:
+        for together in (1, 5):
+            assert same_bits(probe.matmul(w, x, sums, together=together), expected), (probe, together)
 
 
 @pytest.mark.parametrize(("packed", "from_format"), [(to, form) for to, forms in CONVERSIONS.items() for form in forms])
@@ -43,8 +70,9 @@ def test_the_page_in_plain_python(probes: list[Probe], packed: str, from_format:
     w = probes[0].weights(packed, from_format, (3, fitting(packed, 96)), rng)
     x, sums = probes[0].prepare(random_rows(2, w.cols, rng))
     scale, minimum = (None if part is None else part.tolist() for part in (w.scale, w.minimum))
+    unit = 0 if from_format in WHOLE_ROWS else w.unit
     expected = [
-        order1.product(row, w.codes[i].tolist(), scale and scale[i], minimum and minimum[i], w.unit)
+        order1.product(row, w.codes[i].tolist(), scale and scale[i], minimum and minimum[i], unit)
         for row in x.tolist()
         for i in range(w.rows)
     ]

@@ -14,18 +14,30 @@ LAYOUTS = {
     "q8": ("int8", 0, 1, False, False),
     "q4": ("nibbles", 8, 1, False, False),
     "q4m": ("nibbles", 0, 1, True, False),
-    "q8m": ("int8", 0, 1, True, False),
+    "q5": ("fives", 16, 1, False, False),
+    "q5m": ("fives", 0, 1, True, False),
     "q4t": ("levels", 0, 1, False, False),
     "q4km": ("nibbles", 0, 1, True, True),
-    "q8km": ("int8", 0, 1, True, True),
+    "q5km": ("fives", 0, 1, True, True),
     "q4kt": ("levels", 0, 1, False, True),
-    "q8kh": ("int8", 0, 2, False, True),
-    "q4kh": ("nibbles", 4, 2, False, True),
+    "q6kh": ("sixes", 32, 2, False, True),
+    "q3kh": ("threes", 4, 2, False, True),
     "q2khm": ("crumbs", 0, 2, True, True),
+    "i8c": ("int8", 0, 1, False, False),
+    "q8s2": ("int8", 0, 1, False, False),
+    "q8s4": ("int8", 0, 1, False, False),
+    "q4s2": ("nibbles", 8, 1, False, False),
+    "q4s4": ("nibbles", 8, 1, False, False),
+    "q4ms2": ("nibbles", 0, 1, True, False),
+    "q4ms4": ("nibbles", 0, 1, True, False),
 }
+SPANS = {"i8c": 0, "q8s2": 2, "q8s4": 4, "q4s2": 2, "q4s4": 4, "q4ms2": 2, "q4ms4": 4}  # K-blocks that share a scale
+# Bits of a code that stand together, the lowest first.
+PARTS = {"nibbles": (4,), "levels": (4,), "fives": (4, 1), "sixes": (4, 2), "crumbs": (2,), "threes": (2, 1)}
 BITS = {
-    "f32": 32, "bf16": 16, "f16": 16, "q8": 8.5, "q4": 4.5, "q4m": 5, "q8m": 9, "q4t": 4.5, "q4km": 4.625,
-    "q8km": 8.625, "q4kt": 4.3125, "q8kh": 8.5625, "q4kh": 4.5625, "q2khm": 3.125,
+    "f32": 32, "bf16": 16, "f16": 16, "q8": 8.5, "q4": 4.5, "q4m": 5, "q5": 5.5, "q5m": 6, "q4t": 4.5, "q4km": 4.625,
+    "q5km": 5.625, "q4kt": 4.3125, "q6kh": 6.5625, "q3kh": 3.5625, "q2khm": 3.125, "i8c": 8.0625, "q8s2": 8.25,
+    "q8s4": 8.125, "q4s2": 4.25, "q4s4": 4.125, "q4ms2": 4.5, "q4ms4": 4.25,
 }  # fmt: skip
 
 
@@ -50,17 +62,22 @@ def dense(blocks: Bytes, to: str) -> Floats:
 def coded(packed: Bytes, to: str, panels: int, blocks: int) -> Floats:
     """[panels, blocks, 32 k, 16]."""
     kind, minus, scales, has_minima, nested = LAYOUTS[to]
-    group, kinds = 8 if nested else 1, 1 + has_minima
+    group, kinds, span = 8 if nested else SPANS.get(to, 1) or 1, 1 + has_minima, SPANS.get(to, 1)
+    packed = packed.reshape(panels, -1)
+    packed, tails = np.split(packed, [packed.shape[1] - (0 if span else 64)], 1)
     lines = packed.reshape(panels, blocks // group, -1)
-    heads, lines = np.split(lines, [32 * kinds if nested else 0], -1)
+    heads, lines = np.split(lines, [32 * kinds if group > 1 else 0], -1)
     lines = lines.reshape(panels, blocks, -1)
-    numbers, codes = np.split(lines, [scales * kinds * 16 * (1 if nested else 2)], -1)
-    if nested:
+    numbers, codes = np.split(lines, [scales * kinds * 16 * (1 if nested else 2) if span == 1 else 0], -1)
+    if span == 0:
+        both = np.repeat(np.ascontiguousarray(tails).view(np.float32).reshape(panels, 1, 1, 1, 16), blocks, 1)
+    elif nested:
         halves = np.ascontiguousarray(heads).view(np.float16).astype(np.float32).reshape(panels, -1, 1, kinds, 1, 16)
         factors = np.ascontiguousarray(numbers).view(np.int8).astype(np.float32)
         both = (halves * factors.reshape(panels, -1, 8, kinds, scales, 16)).reshape(panels, blocks, kinds, scales, 16)
     else:
-        both = np.ascontiguousarray(numbers).view(np.float16).astype(np.float32).reshape(panels, blocks, kinds, 1, 16)
+        halves = np.ascontiguousarray(numbers if span == 1 else heads).view(np.float16).astype(np.float32)
+        both = np.repeat(halves.reshape(panels, -1, kinds, 1, 16), span, 1)
     spread = np.repeat(both, 32 // scales, 3)
     stored = code_numbers(np.ascontiguousarray(codes), kind) - np.float32(minus)
     return np.asarray(spread[:, :, 0] * stored + spread[:, :, 1] if has_minima else spread[:, :, 0] * stored)
@@ -69,13 +86,17 @@ def coded(packed: Bytes, to: str, panels: int, blocks: int) -> Floats:
 def code_numbers(codes: Bytes, kind: str) -> Floats:
     shape = (*codes.shape[:2], 32, 16)
     if kind == "int8":
-        return codes.view(np.int8).astype(np.float32).reshape(shape)
-    bits = 2 if kind == "crumbs" else 4
-    words = (
-        codes.view(np.uint16 if kind == "crumbs" else np.uint32).astype(np.uint32).reshape(*codes.shape[:2], 4, 1, 16)
-    )
-    shifts = np.arange(0, 8 * bits, bits, dtype=np.uint32)[:, None]
-    numbers = (words >> shifts & np.uint32((1 << bits) - 1)).reshape(shape)
+        fours = codes.view(np.int8).astype(np.float32).reshape(*codes.shape[:2], 8, 16, 4)
+        return np.ascontiguousarray(fours.swapaxes(3, 4)).reshape(shape)
+    numbers = np.zeros(shape, np.uint32)
+    at = 0
+    for bits in PARTS[kind]:
+        part = np.ascontiguousarray(codes[..., : 64 * bits])
+        words = part.view({1: np.uint32, 2: np.uint16, 4: np.uint32}[bits]).astype(np.uint32)
+        places = np.arange(0, 32 if bits == 1 else 8 * bits, bits, dtype=np.uint32)[:, None]
+        words = words.reshape(*codes.shape[:2], -1, 1, 16)
+        numbers |= (words >> places & np.uint32((1 << bits) - 1)).reshape(shape) << np.uint32(at)
+        codes, at = codes[..., 64 * bits :], at + bits
     return np.asarray(IQ4_LEVELS[numbers] if kind == "levels" else numbers, np.float32)
 
 

@@ -41,7 +41,7 @@ class Isa:
 
     def door(self, name: str, given: NDArray[np.generic], gives: type[np.generic]) -> object:
         out = np.zeros(len(given), gives)
-        door = getattr(self.library, f"function_probe_{self.probe.name}_{name}")
+        door = getattr(self.library, f"function_probe_{self.probe.base}_{name}")
         door(ctypes.c_void_p(given.ctypes.data), len(given), ctypes.c_void_p(out.ctypes.data))
         return out.tolist()
 
@@ -65,7 +65,7 @@ def gumbel(isa: Isa, case: Case) -> object:
 def philox(isa: Isa, case: Case) -> object:
     wish = np.array([record(seed=case["seed"], place=case["place"], child=case["child"])], SAMPLING)
     words, (group, at) = np.zeros(64, np.uint32), divmod(case["token"], 64)
-    door = getattr(isa.library, f"function_probe_{isa.probe.name}_noise_words")
+    door = getattr(isa.library, f"function_probe_{isa.probe.base}_noise_words")
     door(ctypes.c_void_p(wish.ctypes.data), group, ctypes.c_void_p(words.ctypes.data))
     return words[at : at + 4].tolist()
 
@@ -159,7 +159,7 @@ def statistics(isa: Isa, case: Case) -> Case:
 def edited(isa: Isa, case: Case) -> object:
     logits, wish = _floats(case["logits"]), np.array([record(**case["wish"])], SAMPLING)
     edits, out = np.array([tuple(edit) for edit in case["edits"]], EDIT), np.zeros(len(logits), np.float32)
-    door = getattr(isa.library, f"function_probe_{isa.probe.name}_edit_row")
+    door = getattr(isa.library, f"function_probe_{isa.probe.base}_edit_row")
     arrays = [ctypes.c_void_p(array.ctypes.data) for array in (logits, wish, edits, out)]
     door(arrays[0], len(logits), arrays[1], arrays[2], len(edits), arrays[3])
     return out.tolist()
@@ -189,14 +189,14 @@ def _file_bytes(case: Case) -> bytes:
     return made
 
 
-NESTED = {"q4km": "Q4_K", "q8kh": "Q6_K", "q2khm": "Q2_K"}
+NESTED = {"q4km": "Q4_K", "q6kh": "Q6_K", "q2khm": "Q2_K"}
 
 
 def _nested_bytes(case: Case) -> bytes:
     """A block of 256 as its file format has it; a file's minima are subtracted."""
     lines = np.array(case["w"]).reshape(2, 4, 32)
     scale, factors = np.float16(case["scale"]).tobytes(), np.array(case["scale_factors"])
-    if case["form"] == "q8kh":
+    if case["form"] == "q6kh":
         low, high = lines + 32 & 15, lines + 32 >> 4
         return _bytes(low[:, :2] | low[:, 2:] << 4, _pairs(high), factors) + scale
     minimum, minima = np.float16(-case["minimum"]).tobytes(), np.array(case["minimum_factors"])

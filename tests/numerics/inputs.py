@@ -40,7 +40,7 @@ def _nested(rng: np.random.Generator) -> list[Case]:
     """Blocks of 256 whose scales are integers times a half: one for each 32 or 16 codes, with minima and without."""
     made: list[Case] = []
     for form, groups, codes, factors, minima in (
-        ("q4km", 8, (0, 16), (0, 64), 64), ("q8kh", 16, (-32, 32), (-128, 128), 0), ("q2khm", 16, (0, 4), (0, 16), 16),
+        ("q4km", 8, (0, 16), (0, 64), 64), ("q6kh", 16, (-32, 32), (-128, 128), 0), ("q2khm", 16, (0, 4), (0, 16), 16),
     ):  # fmt: skip
         halves = (rng.integers(900, 1100, 2) / 2**16).tolist()
         case: Case = {"form": form, "x": _coarse(rng, 256), "w": rng.integers(*codes, 256).tolist()}

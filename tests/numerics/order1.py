@@ -76,17 +76,33 @@ def block(x: Numbers, w: Numbers, size: int = BLOCK) -> float:
     return f32(chain[0] + chain[1])
 
 
+def group(x: Numbers, w: Numbers, size: int) -> float:
+    """What has one scale: a block, or several whose sums are added from +0."""
+    if size <= BLOCK:
+        return block(x, w, size)
+    total = 0.0
+    for first in range(0, len(x), BLOCK):
+        total = f32(total + block(x[first : first + BLOCK], w[first : first + BLOCK]))
+    return total
+
+
 def product(
     x: Numbers, w: Numbers, scales: Numbers | None = None, minima: Numbers | None = None, size: int = BLOCK
 ) -> float:
-    """x . w in order 1; with scales, w are codes and there is a scale (and a minimum) for each `size`, 32 or 16."""
+    """x . w in order 1; with scales, w are codes and there is a scale (and a minimum) for each `size`.
+
+    16, 32, or a multiple of 32; 0: there is one scale for all.
+    """
     acc = 0.0
+    if size == 0:
+        assert scales
+        return f32(scales[0] * product(x, w))
     for number, first in enumerate(range(0, len(x), size)):
         part = x[first : first + size]
-        total = block(part, w[first : first + size], size)
+        total = group(part, w[first : first + size], size)
         acc = fma(scales[number], total, acc) if scales else f32(acc + total)
         if minima:
-            acc = fma(minima[number], block(part, [1.0] * len(part), size), acc)
+            acc = fma(minima[number], group(part, [1.0] * len(part), size), acc)
     return acc
 
 

@@ -20,11 +20,11 @@ from transformers import PreTrainedModel
 from pelton.backends.cpu import _native
 from pelton.checkpoint.checkpoint import open_checkpoint
 from pelton.models import build_module
-from pelton.program.formats import FORMATS
+from pelton.program.formats import FORMATS, OF_GGUF
 from pelton.program.module import Module
 from pelton.program.passes import run_passes
 
-CODED = [name for name, form in FORMATS.items() if form.codes]
+CODED = [name for name in OF_GGUF if FORMATS[name].codes]
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 

@@ -276,7 +276,7 @@ def test_observers_hear_all_and_one_that_fails_harms_nobody(
     async def test(engine: AsyncEngine) -> None:
         engine.observers += [Broken(), notes]
         output = await ask(engine, "Hello", 5, n=2).output()
-        assert notes.finished == [output] and len(notes.steps) >= 5
+        assert notes.finished == [output] and len(notes.steps) >= 3
         assert sum(stats.step_tokens for stats in notes.steps) == engine.stats.computed_tokens_total
 
     with_engine(settings(), test)

@@ -40,6 +40,9 @@ class FakeLine:
         self.sent: list[Outbound] = []
         self.waited = 0
 
+    def fileno(self) -> int:
+        return -1
+
     def receive(self, *, wait: bool) -> list[Inbound]:
         self.waited += wait
         if not self.turns:

@@ -16,11 +16,13 @@ DENSE = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 HALVES = {
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "IQ4_NL": (0,), "Q2_K": (80, 82),
     "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_XS": (0,),
+    "INT8_64": (0,), "INT8_128": (0,), "INT4_64": (0,), "INT4_128": (0,), "INT4M_64": (0, 2), "INT4M_128": (0, 2),
 }  # fmt: skip
 # About the size of a random code times what its half-precision number is multiplied with.
 SPREAD = {
     "Q4_0": 4, "Q4_1": 4, "Q5_0": 8, "Q5_1": 8, "Q8_0": 64, "IQ4_NL": 64, "Q2_K": 16,
     "Q3_K": 32, "Q4_K": 256, "Q5_K": 512, "Q6_K": 1024, "IQ4_XS": 1024,
+    "INT8": 64, "INT8_64": 64, "INT8_128": 64, "INT4_64": 4, "INT4_128": 4, "INT4M_64": 4, "INT4M_128": 4,
 }  # fmt: skip
 
 
@@ -68,8 +70,13 @@ def drawn(name: str, shape: tuple[int, ...], form: str = "F32", seed: int = 0) -
     width = shape[-1] ** -0.5
     if form in DENSE:
         return dense(name, rng.normal(0, width, shape), form)
-    blocks = shape[-1] // FORMATS[form].block * (shape[0] if len(shape) == 2 else 1)
+    rows = shape[0] if len(shape) == 2 else 1
     scale = width / SPREAD[form]
+    if FORMATS[form].head_bytes:
+        heads = rng.uniform(-scale, scale, (rows, 1)).astype(np.float32)
+        codes = np.concatenate((heads.view(np.uint8), rng.integers(0, 256, (rows, shape[-1]), np.uint8)), axis=1)
+        return ArraySource(name, shape, form, codes.tobytes())
+    blocks = shape[-1] // FORMATS[form].block * rows
     codes = random_blocks(form, blocks, rng, lambda size: rng.uniform(-scale, scale, size))
     return ArraySource(name, shape, form, codes.tobytes())
 

@@ -119,7 +119,7 @@ def test_rows_grow_by_blocks_and_tokens() -> None:
     states.take(1, [4, 5], fake_encode(make_request("a", [4, 5], 1).params, 0, 0))
     states.append_blocks(1, ((3,),))
     states.append_blocks(1, ((9, 2),))
-    states.append_token(1, 6)
+    states.append_tokens(1, [6])
     assert states.known(1).tolist() == [4, 5, 6] and states.tables[0, 1].tolist() == [3, 9, 2]
     assert int(states.sampling["place"][1]) == 1
     states.take(1, np.array([7], np.int32), fake_encode(make_request("b", [7], 1).params, 4, 0))
@@ -154,7 +154,6 @@ def test_work_on_blocks_names_their_group() -> None:
     ("word", "changes"),
     [
         ("masks", {"masks": (0,)}),
-        ("repeat", {"repeat": 2}),
         ("drafted", {"rows": (RowPlan(0, 0, 1, drafted=1),)}),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.schedule.traffic import Sequence, Traffic, make
+from tests.schedule.traffic import Sequence, Traffic, in_series, make
 
 from pelton.core.config import CacheSection
 from pelton.kv.pool import NULL_BLOCK
@@ -34,7 +34,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         most=st.sampled_from((None, None, 0, 12)),
         aged=st.booleans(),
         cost=st.sampled_from((0.0, 0.0, 0.05)),
-        windows=st.sampled_from(WINDOWS),
+        windows_and_steps=st.tuples(st.sampled_from(WINDOWS), st.sampled_from((1, 3, 8))),
     )
     def begin(
         self,
@@ -45,13 +45,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         most: int | None,
         aged: bool,
         cost: float,
-        windows: tuple[int | None, ...],
+        windows_and_steps: tuple[tuple[int | None, ...], int],
     ) -> None:
+        windows, steps = windows_and_steps
         cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most)
         order = Priority() if aged else FirstComeFirstServed()
         self.caching = caching
         self.traffic = Traffic(
-            make(4, budget, blocks, max_len=MAX_LEN, cap=cap, cache=cache, order=order, windows=windows), windows
+            in_series(make(4, budget, blocks, MAX_LEN, cap, cache=cache, order=order, windows=windows), steps), windows
         )
         self.traffic.scheduler.limits = replace(self.traffic.scheduler.limits, context_cost=cost)
         self.number = 0
@@ -73,7 +74,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         answers=st.sampled_from((1, 1, 1, 2, 4)),
         twins=st.sampled_from((1, 1, 3)),
         kind=st.sampled_from(("", "", "", "", "salted", "scored", "alone")),
-        priority=st.integers(0, 2),
+        rank=st.tuples(st.integers(0, 2), st.sampled_from((0, 0, 0, 0, 2, None))),
     )
     def add(
         self,
@@ -84,8 +85,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         answers: int,
         twins: int,
         kind: str,
-        priority: int,
+        rank: tuple[int, int | None],
     ) -> None:
+        """`rank`: its priority, and from how many tokens on it settles."""
         prompt = (base[:length] + tail)[:26]
         self.seen["fork"] += answers > 1
         for child in (child for _ in range(twins) for child in range(answers)):
@@ -101,7 +103,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 scored=kind == "scored" and not child,
                 parent=name if child else None,
                 arrival=float(self.number // 2),
-                priority=priority,
+                priority=rank[0],
+                settles=rank[1],
             )
 
     @precondition(lambda self: any("/" not in name for name in self.traffic.open))
@@ -112,7 +115,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         sequence = self.traffic.open[parent]
         prompt = sequence.tokens[: len(sequence.tokens) - len(sequence.drawn)]
         self.number += 1
-        self.traffic.add(f"{parent}/late{self.number}", prompt, 3, salt=sequence.salt, seed=self.number, parent=parent)
+        late = f"{parent}/late{self.number}"
+        self.traffic.add(late, prompt, 3, salt=sequence.salt, seed=self.number, parent=parent, settles=0)
         self.seen["late child"] += len(sequence.drawn) > 0
 
     @precondition(lambda self: self.traffic.open)
@@ -133,20 +137,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.traffic.scheduler.reset_prefix_cache()
         assert self.traffic.scheduler.stats().cached_blocks == 0
 
-    @rule(faults=st.sampled_from((-1, -1, 0, 1, 2)))
-    def step(self, faults: int) -> None:
+    @rule(faults=st.sampled_from((-1, -1, 0, 1, 2)), most=st.sampled_from((1, 2, 8, 8)))
+    def step(self, faults: int, most: int) -> None:
         def faulty(sequence: Sequence) -> bool:
             return (len(sequence.name) + len(sequence.tokens)) % 3 == faults
 
-        self.traffic.step(faulty=faulty)
+        self.traffic.step(faulty=faulty, most=most)
         tables = [request.table.blocks for request in self.traffic.scheduler._requests.values()]
         self.seen["slide"] += any(NULL_BLOCK in blocks for held in tables for blocks in held)
         self.seen["wait"] += len(self.traffic.scheduler._sharing._waits)
 
-    @rule()
-    def several_steps(self) -> None:
+    @rule(most=st.sampled_from((1, 2, 8)))
+    def several_steps(self, most: int) -> None:
         for _ in range(6):
-            self.step(-1)
+            self.step(-1, most)
 
     @precondition(lambda self: self.traffic.open)
     @rule(data=st.data(), kind=st.sampled_from(("abort", "preempt")))
@@ -197,7 +201,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 EVENTS = (
     "abort", "abort during a step", "broken step", "chunk", "copied", "copy", "evict", "fault", "fault again", "finish",
     "fork", "given back", "hit", "in flight", "late child", "preempt", "preempt during a step",
-    "preempted from outside", "prefix hit", "scrub", "slide", "wait", "window hit",
+    "preempted from outside", "prefix hit", "scrub", "series", "series cut short", "series over a border", "slide",
+    "wait", "window hit",
 )  # fmt: skip
 
 

@@ -52,6 +52,8 @@ class Sequence:
     shared: int = 0
     leans: bool = False
     private: bool = False
+    settles: int | None = None
+    prompt: int = 0
     drawn: list[int] = field(default_factory=list)
 
 
@@ -65,10 +67,30 @@ def make(
     order: Order | None = None,
     windows: tuple[int | None, ...] = (None,),
 ) -> Scheduler:
-    """`windows`: of the KV groups, each of which has as many blocks."""
-    limits = ScheduleSection(max_num_seqs=rows, max_num_batched_tokens=budget, long_prefill_token_threshold=cap)
+    """`windows`: of the KV groups, each of which has as many blocks. It plans single steps: see `in_series`."""
+    limits = ScheduleSection(
+        max_num_seqs=rows,
+        max_num_batched_tokens=budget,
+        long_prefill_token_threshold=cap,
+        max_steps_per_call=1,
+    )
     groups = [KVGroup(BlockPool(blocks + 1), window) for window in windows]
-    return Scheduler(limits, cache or CacheSection(), order or FirstComeFirstServed(), groups, BLOCK, max_len)
+    scheduler = Scheduler(limits, cache or CacheSection(), order or FirstComeFirstServed(), groups, BLOCK, max_len)
+    return scheduler
+
+
+def in_series(scheduler: Scheduler, steps: int) -> Scheduler:
+    """The same scheduler, which plans so many steps as one call wherever it may, however long they take."""
+    scheduler.limits = replace(scheduler.limits, max_steps_per_call=steps)
+    scheduler.series.seconds = float("inf")
+    return scheduler
+
+
+def take_back(sequence: Sequence | None, steps: int) -> None:
+    """Who lost its row meanwhile is told nothing of what a series drew."""
+    if sequence is not None and steps > 1:
+        del sequence.tokens[1 - steps :], sequence.drawn[1 - steps :]
+        sequence.room += steps - 1
 
 
 class Traffic:
@@ -96,11 +118,14 @@ class Traffic:
         salt: str = "",
         seed: int = 0,
         shared: bool = True,
+        settles: int | None = None,
         **kind: object,
     ) -> None:
         sequence = Sequence(name, list(prompt), salt, min(room, self.scheduler.max_len - len(prompt)), seed)
+        sequence.settles, sequence.prompt = settles, len(prompt)
         keys = TokenKeys(sequence.tokens, salt) if shared else None
-        self.scheduler.add(NewRequest(name, len(prompt), room, keys=keys, **kind))  # type: ignore[arg-type]
+        new = NewRequest(name, len(prompt), room, keys=keys, settles=settles, **kind)  # type: ignore[arg-type]
+        self.scheduler.add(new)
         self.open[name] = sequence
 
     def abort(self, name: str) -> None:
@@ -113,15 +138,22 @@ class Traffic:
         self.open[name].computed = 0
 
     def step(
-        self, *, faulty: Callable[[Sequence], bool] | None = None, during: Callable[[], None] | None = None
+        self,
+        *,
+        faulty: Callable[[Sequence], bool] | None = None,
+        during: Callable[[], None] | None = None,
+        most: int = 8,
     ) -> StepPlan | None:
-        """One step in which every row that samples draws a token. `during` runs between plan and commit."""
+        """One step in which every row that samples draws a token, or a series of `most` at most, of which none but the
+        first may be faulty. `during` runs between plan and commit.
+        """
         plan = self.scheduler.plan()
         if plan is None:
             assert not self.open, f"nothing to do with {len(self.open)} open requests"
             return None
         self.read(plan)
         bad = self._compute(plan, faulty)
+        steps = 1 if bad else self._series(plan, most)
         if during is not None:
             during()
         generated: dict[int, int] = {}
@@ -129,21 +161,19 @@ class Traffic:
         for row in plan.rows:
             name = self.scheduler.request_at(row.row)
             if name is None:
+                take_back(self.open.get(self._names[row.row]), steps)
                 continue
             sequence = self.open[name]
-            sequence.computed = row.start + row.count
+            sequence.computed = row.start + row.count + steps - 1
             if row.row in bad and row.sample:
                 self._fault(row.row, sequence, row.start, finished)
             elif row.sample:
-                token = self._draw(sequence)
-                sequence.tokens.append(token)
-                sequence.drawn.append(token)
-                generated[row.row] = 1
-                sequence.room -= 1
+                self._append(sequence)
+                generated[row.row] = steps
                 if not sequence.room:
                     finished.add(row.row)
         names = {row: self.scheduler.request_at(row) for row in finished}
-        self.scheduler.commit(plan, generated, finished)
+        self.scheduler.commit(plan, generated, finished, steps)
         for name in names.values():
             assert name is not None
             self.over[name] = self.open.pop(name)
@@ -252,6 +282,33 @@ class Traffic:
             self.computed += row.count
             self.seen["chunk"] += not row.sample
         return bad
+
+    def _append(self, sequence: Sequence) -> None:
+        token = self._draw(sequence)
+        sequence.tokens.append(token)
+        sequence.drawn.append(token)
+        sequence.room -= 1
+
+    def _series(self, plan: StepPlan, most: int) -> int:
+        """Draws all but the last step's tokens, each computed by the step behind it; returns the number of steps."""
+        if plan.repeat == 1:
+            return 1
+        sequences = [self.open[self._names[row.row]] for row in plan.rows]
+        for sequence, row in zip(sequences, plan.rows, strict=True):
+            assert row.sample and row.count == 1 and sequence.drawn and sequence.room >= plan.repeat
+            assert sequence.settles is not None and len(sequence.drawn) >= sequence.settles
+        assert len(plan.rows) == self.scheduler.num_running
+        steps = min(plan.repeat, most)
+        for step in range(1, steps):
+            rows = [replace(row, start=row.start + step) for row in plan.rows]
+            for sequence, row in zip(sequences, rows, strict=True):
+                self._append(sequence)
+                sequence.computed = row.start
+            assert not self._compute(replace(plan, rows=tuple(rows), admitted=()), None)
+        self.seen["series"] += steps > 1
+        self.seen["series cut short"] += steps < plan.repeat
+        self.seen["series over a border"] += any(row.start // BLOCK < (row.start + steps) // BLOCK for row in plan.rows)
+        return steps
 
     def _fault(self, row: int, sequence: Sequence, begun: int, finished: set[int]) -> None:
         """The step's first token of the row was at index `begun`."""

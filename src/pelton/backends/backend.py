@@ -41,9 +41,26 @@ ONLY_ALLOWED = 1  # tokens without an edit marked ALLOWED are at -inf
 EDIT = np.dtype([("token", np.int32), ("bias", np.float32), ("count", np.int32), ("flags", np.int32)])
 SEEN, ALLOWED = 1, 2
 COPY, SCRUB = 0, 1  # kinds of block_ops
+MAX_TREE = 256  # tokens of a sequence in a step that form a tree
+MAX_COLUMNS = 8  # wishes for column sums in a step
 # Why a row has no token: 1 NaN or infinity among its raw logits, 2 no token is left to choose from.
 FAULT_BAD_LOGITS, FAULT_NO_TOKEN = 1, 2
 Records = NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSums:
+    """A wish: how much weight each key has from rows [first, first + rows) of the step, all of one sequence's chain.
+
+    To `sums` fp32 [KV heads, N] the rows' softmax weights are added, at each key index that a row sees, rows in
+    ascending order and of a row its query heads in ascending order. N: no less than the keys that the last row sees.
+    `layer`: which of the entry's attend ops.
+    """
+
+    layer: int
+    first: int
+    rows: int
+    sums: Float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +73,19 @@ class StepInputs:
     block where none of the step's tokens sees one; `logit_rows` [R] places in `tokens`; `sampling` [R] of SAMPLING;
     `want_logits`: also return all logits of these rows. `edits` of EDIT, row r's at [edit_offsets[r],
     edit_offsets[r + 1]); None: no row has any. `block_ops` [N, 4] (COPY or SCRUB, group, source, target): carried out
-    in order before anything else. `trace`: also return a hash of what each op gave for each token.
+    in order before anything else. `trace`: also return a hash of what each op gave for each token; `timing`: also
+    return how long each op took.
+
+    `parents` [T]: for each token the place within its sequence's tokens of the one before it on its path, -1 being the
+    last token before the step; None: every sequence is a chain, parent i - 1. K and V of token i are written to index
+    start + i all the same; a token sees the indices below start and its path, as if that had been run alone, and its
+    place on the path is its index to windows and slopes. Its rotary position is the caller's. A sequence that is no
+    chain has at most MAX_TREE tokens. `columns`: at most MAX_COLUMNS wishes.
+
+    `repeat`: up to so many steps, each row's token being its next input; every sequence then has one token here, whose
+    logits are wanted, and `tables` have room for all of them. Ends early once a row has drawn one of its `stops`, row
+    r's at [stop_offsets[r], stop_offsets[r + 1]), once the file descriptor `wake` is readable (-1: none), and before a
+    step in which a row fails.
     """
 
     tokens: Int32
@@ -72,6 +101,13 @@ class StepInputs:
     edit_offsets: Int32 | None = None
     block_ops: Int32 | None = None
     trace: bool = False
+    parents: Int32 | None = None
+    columns: tuple[ColumnSums, ...] = ()
+    timing: bool = False
+    repeat: int = 1
+    stops: Int32 | None = None
+    stop_offsets: Int32 | None = None
+    wake: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +117,9 @@ class StepOutputs:
     `top_ids`, `top_logprobs` [R, K], K = the largest `logprobs` of the step (entries behind a row's own number are
     -1 and -inf). `logits` [R, vocab] where asked for; `trace` uint64 [ops, T] where asked for, in the order of
     Executable.labels(): equal numbers mean equal bits (for the head: of the row's logits, 0 for tokens without any).
+    `timing` uint64 [ops, 2] where asked for: nanoseconds of each op, and how much of that one thread waited for others.
+
+    Of several `steps` everything is [steps * R] (`trace` [ops, steps * T]), step after step. `seconds`: in the backend.
     """
 
     tokens: Int32
@@ -91,17 +130,23 @@ class StepOutputs:
     top_logprobs: Float32
     logits: Float32 | None = None
     trace: NDArray[np.uint64] | None = None
+    timing: NDArray[np.uint64] | None = None
+    steps: int = 1
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a backend runs on, for reports: `isa` and why no better one, worker threads, free memory in bytes."""
+    """What a backend runs on, for reports: `isa` and why no better one, worker threads and how they share the cores
+    (`placing`), free memory in bytes.
+    """
 
     name: str
     isa: str
     threads: int
     free_memory: int
     notes: tuple[str, ...] = ()
+    placing: str = ""
 
 
 Choose = Callable[[Float32, np.void, Records], tuple[int, float, int, list[int], list[float]]]
@@ -110,6 +155,7 @@ Choose = Callable[[Float32, np.void, Records], tuple[int, float, int, list[int],
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """Sizes and arithmetic of an Executable. `exact`: fp32 inputs and KV instead of bf16 ones. threads 0: all allowed.
+    `packed_cache_bytes`: how much of packed weights may be kept on disk, of all models together; 0: nothing is.
 
     `choose(logits [vocab], record, edits) -> (token, logprob, rank, top_ids, top_logprobs)`: the mathematics of
     sampling, handed in for backends that have no native form of it; token -1: no token is left.
@@ -121,6 +167,7 @@ class CompileOptions:
     threads: int = 0
     entry: str = "target"
     choose: Choose | None = None
+    packed_cache_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +216,11 @@ class Executable(Protocol):
     def run(self, inputs: StepInputs) -> StepOutputs: ...
     def blocks(self) -> BlockOps: ...
     def counters(self) -> dict[str, int]:
-        """Totals since the start: steps, weight_bytes, and per op kind flops:<kind>, read:<kind>, written:<kind>."""
+        """Totals since the start: steps, weight_bytes (packed: also weight_bytes:<packed format>), and per op kind
+        flops:<kind>, read:<kind>, written:<kind>; where workers are measured, worker_ns: time of all of them in steps,
+        and wait_ns: of that waiting for others; where whole tiles of several sequences are read once, shared_tiles: how
+        many, of one layer and KV head each.
+        """
         ...
 
     def close(self) -> None: ...

@@ -12,11 +12,13 @@ from typing import Any
 
 from pelton.checkpoint import gguf_translation, special_tokens
 from pelton.checkpoint.checksum import file_digest, joint_digest
+from pelton.checkpoint.compressed.settings import Settings
+from pelton.checkpoint.compressed.tensors import composed
 from pelton.checkpoint.fetch.pull import HERE, pull
 from pelton.checkpoint.gguf import MAGIC, GgufFile, GgufMetadata, read_gguf
 from pelton.checkpoint.json_files import read_object, read_text
 from pelton.checkpoint.mapped import MappedFile, quoted
-from pelton.checkpoint.quantised import refuse_quantised
+from pelton.checkpoint.quantised import ENTRIES, refuse_quantised
 from pelton.checkpoint.safetensors import PICKLES, read_weights
 from pelton.checkpoint.special_tokens import SpecialTokens
 from pelton.core.config import FetchSection
@@ -35,6 +37,7 @@ class Checkpoint:
     """An opened model. `config` and `generation_config` have the keys of the JSON files, also for a GGUF.
 
     `tensors` are by Hugging Face names; `layout` "gguf" says that rows of q and k may stand in that format's order.
+    `notes`: what the user should know of the files although they are read, as sentences.
     `tokenizer_json` is the folder's file, `gguf_metadata` all of a GGUF's metadata (arrays decoded when asked for).
     Tensors and metadata are valid until close().
     """
@@ -49,6 +52,7 @@ class Checkpoint:
     tokenizer_json: Path | None
     gguf_metadata: GgufMetadata | None
     files: tuple[MappedFile, ...]
+    notes: tuple[str, ...] = ()
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the content: of the GGUF file, or of its parts or a folder's config and weights together.
@@ -126,16 +130,16 @@ def _open_folder(folder: Path) -> Checkpoint:
         remedy = f"Give the file itself: {ggufs[0]}" if ggufs else wanted
         raise CheckpointError(f"{folder}: not a model folder, {CONFIG} is missing.", remedy)
     config = read_object(folder / CONFIG)
-    refuse_quantised(folder)
+    settings = refuse_quantised(folder)
     generation = _optional(folder / GENERATION)
     tokenizer = _optional(folder / TOKENIZER_CONFIG)
     template = _chat_template(folder, tokenizer)
     tokens = special_tokens.from_folder(folder, config, generation, tokenizer)
-    files, tensors = read_weights(folder)
+    files, tensors, notes = _weights(folder, settings)
     return Checkpoint(
         path=folder,
         layout=HF,
-        config=config,
+        config={key: value for key, value in config.items() if settings is None or key not in ENTRIES},
         generation_config=generation,
         tensors=MappingProxyType(tensors),
         chat_template=template,
@@ -143,7 +147,23 @@ def _open_folder(folder: Path) -> Checkpoint:
         tokenizer_json=folder / TOKENIZER if (folder / TOKENIZER).is_file() else None,
         gguf_metadata=None,
         files=files,
+        notes=notes,
     )
+
+
+def _weights(
+    folder: Path, settings: Settings | None
+) -> tuple[tuple[MappedFile, ...], Mapping[str, TensorSource], tuple[str, ...]]:
+    """The folder's files, its tensors, put together where they are quantised, and notes."""
+    files, tensors = read_weights(folder, integers=settings is not None)
+    if settings is None:
+        return files, tensors, ()
+    try:
+        return files, *composed(tensors, settings)
+    except BaseException:
+        for file in files:
+            file.close()
+        raise
 
 
 def _adapter(folder: Path) -> CheckpointError:

@@ -15,14 +15,26 @@ HEX_LETTERS = 64
 def file_digest(path: Path, *, advance: Callable[[int], object] | None = None) -> str:
     """SHA-256 of a file in hex. `advance` is told of every chunk of bytes read; not called when remembered."""
     try:
-        known = _memory(path)
-        if known.is_file() and len(digest := known.read_text()) == HEX_LETTERS:
+        if digest := _remembered(path):
             return digest
         digest = read_digest(path, advance=advance)
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error}).", "Check the file and its permissions.") from error
     remember_digest(path, digest)
     return digest
+
+
+def known_digest(path: Path) -> str | None:
+    """SHA-256 of a file in hex where it is remembered; reads nothing of the file."""
+    try:
+        return _remembered(path)
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _remembered(path: Path) -> str | None:
+    known = _memory(path)
+    return digest if known.is_file() and len(digest := known.read_text()) == HEX_LETTERS else None
 
 
 def read_digest(path: Path, *, advance: Callable[[int], object] | None = None) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from pelton.checkpoint.gguf_split import Split, check_part, check_tensors, part_paths, read_split
 from pelton.checkpoint.mapped import MappedFile, MappedTensor, quoted
 from pelton.core.errors import CheckpointError
-from pelton.program.formats import FORMATS, GGUF_TYPES
+from pelton.program.formats import FORMATS, GGUF_TYPES, OF_GGUF
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -31,7 +31,7 @@ U32, U64 = STRUCTS[4], STRUCTS[10]
 MIN_VALUE_BYTES = U64.size + U32.size + 1  # key length, kind, the smallest value
 MIN_TENSOR_BYTES = 2 * U64.size + 3 * U32.size  # name length, dims, kind, offset
 
-SUPPORTED = f"Use a file whose tensors are of these types: {', '.join(FORMATS)}."
+SUPPORTED = f"Use a file whose tensors are of these types: {', '.join(OF_GGUF)}."
 
 FOREIGN = {
     b"version https://git-lfs": "a Git LFS pointer, not the model itself",

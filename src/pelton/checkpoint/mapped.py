@@ -1,9 +1,11 @@
 """A file mapped into memory and the tensors in it. Nothing is copied; the bytes are valid while the file is open."""
 
 import mmap
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pelton.checkpoint.checksum import file_digest, known_digest
 from pelton.core.errors import CheckpointError
 
 PAGE = mmap.PAGESIZE
@@ -26,7 +28,8 @@ class MappedFile:
                 what = "is no regular file" if path.exists() else "does not exist"
                 raise CheckpointError(f"{path}: {what}.", "Check the path of the model.")
             with path.open("rb") as file:
-                self.size = path.stat().st_size
+                self._state = _state(os.fstat(file.fileno()))
+                self.size = os.fstat(file.fileno()).st_size
                 if self.size == 0:
                     raise CheckpointError(f"{path}: the file is empty.", "Download it again.")
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -53,6 +56,16 @@ class MappedFile:
         if last > first:
             self.data.madvise(mmap.MADV_DONTNEED, first, last - first)
 
+    def digest(self, *, read: bool) -> str | None:
+        """SHA-256 of the file in hex; None where it is not remembered (and must not be `read`), or where another file
+        has come to stand at the path, or this one was written to, since it was mapped.
+        """
+        try:
+            digest = file_digest(self.path) if read else known_digest(self.path)
+            return digest if _state(self.path.stat()) == self._state else None
+        except (CheckpointError, OSError):
+            return None
+
     def close(self) -> None:
         """Ends the mapping; views that are still held keep their bytes until they are gone."""
         try:
@@ -61,6 +74,11 @@ class MappedFile:
             # Someone holds a view: dropping ours lets the mapping go with the last one.
             self.data = mmap.mmap(-1, 1)
             self.data.close()
+
+
+def _state(stat: os.stat_result) -> tuple[int, ...]:
+    """Changes whenever somebody writes to a file or puts another one in its place."""
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +97,8 @@ class MappedTensor:
 
     def release(self) -> None:
         self.file.release(self.start, self.stop)
+
+    def identity(self, *, read: bool) -> str | None:
+        """See program.weights.Identified."""
+        digest = self.file.digest(read=read)
+        return None if digest is None else f"{digest}:{self.start}:{self.stop}"

@@ -1,9 +1,13 @@
-"""Checkpoints quantised by a method that is not supported: refused, with the reason. It reads no weights."""
+"""What the settings of a checkpoint say of its quantisation: read where it is supported, else refused with the reason.
+
+It reads no weights.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pelton.checkpoint.compressed.settings import METHOD, Settings, read_settings
 from pelton.checkpoint.json_files import read_object
 from pelton.checkpoint.mapped import quoted
 from pelton.core.errors import CheckpointError
@@ -17,7 +21,6 @@ NEEDS: Mapping[str, str] = {
     "fp8": "8-bit floating point kernels and scales per tensor or block",
     "fbgemm_fp8": "8-bit floating point kernels and scales per row",
     "bitsandbytes": "its 8-bit outlier or 4-bit NF4 decomposition",
-    "compressed-tensors": "a reader of its packed or 8-bit weights and their scales",
     "mxfp4": "4-bit floating point kernels with a shared exponent per 32 weights",
     "modelopt": "FP8 or FP4 kernels and its scales",
     "nvfp4": "4-bit floating point kernels with FP8 scales per 16 weights",
@@ -29,29 +32,41 @@ REMEDY = (
 )
 
 
-def refuse_quantised(folder: Path, name: str | None = None) -> None:
-    """CheckpointError if a model folder's settings name a quantisation; `name`: how the user calls the model."""
-    for file, method, detail in _declared(folder):
+ENTRIES = ("quantization_config", "compression_config")
+
+
+def refuse_quantised(folder: Path, name: str | None = None) -> Settings | None:
+    """What a model folder's settings say of its quantisation, None where there is none.
+
+    CheckpointError for one that is not supported; `name`: how the user calls the model.
+    """
+    found = None
+    for file, method, detail, entry in _declared(folder):
+        if method == METHOD and entry is not None:
+            found = read_settings(entry, f"{name}: {file.name}" if name is not None else str(file))
+            continue
         known = ALIKE.get(method.lower(), method.lower())
         need = f"; it would take {NEEDS[known]}" if known in NEEDS else ""
         where = f"{name}: {file.name}" if name is not None else str(file)
         raise CheckpointError(
             f"{where}: quantization method {quoted(method)}{detail} is not supported yet{need}.", REMEDY
         )
+    return found
 
 
-def _declared(folder: Path) -> list[tuple[Path, str, str]]:
-    """(file, method, details) of what the settings say."""
+def _declared(folder: Path) -> list[tuple[Path, str, str, dict[str, Any] | None]]:
+    """(file, method, details, the entry of the whole model) of what the settings say."""
     config = _read(folder / CONFIG)
     found = []
     for table in (config, *(part for part in config.values() if isinstance(part, dict))):
-        entry = table.get("quantization_config") or table.get("compression_config")
+        entry = next((table[key] for key in ENTRIES if table.get(key)), None)
         if entry:
-            found.append((folder / CONFIG, *_method(entry)))
+            whole = entry if table is config and isinstance(entry, dict) else None
+            found.append((folder / CONFIG, *_method(entry), whole))
     for name in OWN_FILES:
         entry = _read(folder / name)
         if entry:
-            found.append((folder / name, *_method(entry.get("quantization") or entry, name)))
+            found.append((folder / name, *_method(entry.get("quantization") or entry, name), None))
     return found
 
 

@@ -20,6 +20,12 @@ MAX_DIMS = 8
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 DTYPES = ("F32", "F16", "BF16")
+INTEGERS = {
+    "I8": 1,
+    "U8": 1,
+    "I32": 4,
+    "I64": 8,
+}  # bytes of each; what codes and shapes of quantised modules are stored as
 
 Weights = tuple[tuple[MappedFile, ...], dict[str, MappedTensor]]
 
@@ -38,8 +44,11 @@ class _Index(msgspec.Struct):
     weight_map: dict[str, str]
 
 
-def read_safetensors(file: MappedFile) -> dict[str, MappedTensor]:
-    """All tensors of one file. Raises CheckpointError naming the tensor and what is wrong with it."""
+def read_safetensors(file: MappedFile, *, integers: bool = False) -> dict[str, MappedTensor]:
+    """All tensors of one file, those of INTEGERS too if asked for, whose format is no weight format.
+
+    Raises CheckpointError naming the tensor and what is wrong with it.
+    """
     if file.size < LENGTH_BYTES:
         raise file.error(f"the file has {file.size} bytes, less than the header's length takes,", 0)
     length = int.from_bytes(file.data[:LENGTH_BYTES], "little")
@@ -48,7 +57,7 @@ def read_safetensors(file: MappedFile) -> dict[str, MappedTensor]:
         raise file.error(what, 0)
     base = LENGTH_BYTES + length
     entries = _read_header(file, file.data[LENGTH_BYTES:base])
-    tensors = {name: _place(file, name, entry, base) for name, entry in entries.items()}
+    tensors = {name: _place(file, name, entry, base, integers) for name, entry in entries.items()}
     _check_tiling(file, base, tensors.values())
     return tensors
 
@@ -68,8 +77,8 @@ def _read_header(file: MappedFile, header: bytes) -> dict[str, _Entry]:
     return entries
 
 
-def _place(file: MappedFile, name: str, entry: _Entry, base: int) -> MappedTensor:
-    if entry.dtype not in DTYPES:
+def _place(file: MappedFile, name: str, entry: _Entry, base: int, integers: bool) -> MappedTensor:
+    if entry.dtype not in DTYPES and not (integers and entry.dtype in INTEGERS):
         raise CheckpointError(
             f"{file.path}: tensor {quoted(name)} has dtype {quoted(entry.dtype)}, which is not supported yet.",
             f"Use a checkpoint in {', '.join(DTYPES)}.",
@@ -81,7 +90,7 @@ def _place(file: MappedFile, name: str, entry: _Entry, base: int) -> MappedTenso
         raise file.error(what, base)
     if len(entry.shape) > MAX_DIMS or any(n < 0 for n in entry.shape):
         raise file.error(f"tensor {quoted(name)} has the impossible shape {quoted(entry.shape)}")
-    size = prod(entry.shape) * FORMATS[entry.dtype].block_bytes
+    size = prod(entry.shape) * (INTEGERS.get(entry.dtype) or FORMATS[entry.dtype].block_bytes)
     if size != stop - start:
         what = f"tensor {quoted(name)} {quoted(entry.shape)} in {entry.dtype} takes {size} bytes, not {stop - start},"
         raise file.error(what, base + start)
@@ -99,10 +108,13 @@ def _check_tiling(file: MappedFile, base: int, tensors: Iterable[MappedTensor]) 
         raise file.error(f"{file.size - at} bytes belong to no tensor", at)
 
 
-def read_weights(folder: Path) -> Weights:
-    """All weight files of a model folder, mapped, and their tensors; single file or shards listed by the index."""
+def read_weights(folder: Path, *, integers: bool = False) -> Weights:
+    """All weight files of a model folder, mapped, and their tensors; single file or shards listed by the index.
+
+    `integers`: see read_safetensors.
+    """
     if (folder / SINGLE).exists():
-        return _read_shards(folder, {SINGLE: None})
+        return _read_shards(folder, {SINGLE: None}, integers)
     if not (folder / INDEX).exists():
         raise _no_weights(folder)
     index = read_json(folder / INDEX, _Index)
@@ -114,10 +126,10 @@ def read_weights(folder: Path) -> Weights:
         names = shards.setdefault(shard, [])
         assert names is not None
         names.append(name)
-    return _read_shards(folder, shards)
+    return _read_shards(folder, shards, integers)
 
 
-def _read_shards(folder: Path, shards: dict[str, list[str] | None]) -> Weights:
+def _read_shards(folder: Path, shards: dict[str, list[str] | None], integers: bool) -> Weights:
     """`shards`: file -> the tensors wanted from it (None: all)."""
     missing = [shard for shard in shards if not (folder / shard).is_file()]
     if missing:
@@ -131,7 +143,7 @@ def _read_shards(folder: Path, shards: dict[str, list[str] | None]) -> Weights:
         for shard, names in shards.items():
             file = MappedFile(folder / shard)
             files.append(file)
-            found = read_safetensors(file)
+            found = read_safetensors(file, integers=integers)
             for name in found if names is None else names:
                 if name not in found:
                     raise file.error(f"tensor {quoted(name)} is not in it, though {INDEX} says so")

@@ -5,11 +5,17 @@ It refuses words that click would take for something else. Invariant: what a com
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import click
 
 from pelton.cli.settings.foreign_flags import foreign_word
+
+
+def attribute_at(path: str) -> Any:
+    """What "module:name" stands for; the module is imported only now."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
 
 
 class LazyGroup(click.Group):
@@ -31,8 +37,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy:
             return None
-        module, _, attribute = self.lazy[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
+        command = attribute_at(self.lazy[cmd_name][0])
         assert isinstance(command, click.Command), cmd_name
         return command
 

@@ -14,7 +14,16 @@ from typing import TypeVar
 import click
 
 from pelton.checkpoint.fetch.sources import DEFAULT_MODEL, HUB_NAME, PYPI, SHORT_NAMES
-from pelton.core.config import DTYPES, BackendSection, CacheSection, FetchSection, ModelSection, ScheduleSection
+from pelton.core.config import (
+    ACTIVATIONS,
+    DTYPES,
+    LINEAR_FORMS,
+    BackendSection,
+    CacheSection,
+    FetchSection,
+    ModelSection,
+    ScheduleSection,
+)
 from pelton.core.environment import API_KEY
 from pelton.core.errors import CheckpointError, PeltonError, RequestError, UnsupportedModelError
 from pelton.core.params import GRANULARITIES, MAX_LOGPROBS
@@ -73,6 +82,9 @@ ENGINE_HELP = {
     "generation_config": "auto: sample as the model recommends; none: do not.",
     "override_generation_config": "JSON with sampling values that win over the model's recommendation.",
     "hf_overrides": "JSON with fields that win over the model's config, such as rope_scaling.",
+    "quantization": "Quantise dense weights while loading, such as int4:group=64; there are [no].",
+    "linear_form": "How quantised weights are multiplied: codes, or values made of them first.",
+    "activations": "int8: round them to 8 bits before products with quantised weights; faster, and lossy.",
     "revision": "Branch, tag or commit of a model of the Hub [its main branch].",
     "hf_token": "Token for the Hub; better the variable HF_TOKEN, which no list of processes shows.",
     "hf_endpoint": "Address of the Hub or of a mirror [the variable HF_ENDPOINT, else https://huggingface.co].",
@@ -93,16 +105,21 @@ ENGINE_HELP = {
     "context_cost": "How much each earlier token makes a prompt's token count for more [by the model's arithmetic].",
     "max_num_queued_reqs": "Most requests that may wait; 0: any number.",
     "scheduling_policy": "Order of the requests.",
+    "max_steps_per_call": "Most tokens an answer gets before anybody is told; 1: each by itself.",
     "backend": "What executes the model.",
     "threads": "Worker threads; 0: one for each allowed core.",
+    "packed_cache_bytes": "Disk for packed weights, of all models together; 0: they are packed at each start [16G].",
 }
-CHOOSING = ("backend", "kv_codec", "scheduling_policy")  # their values are names of techniques
+CHOOSING = ("backend", "kv_codec", "scheduling_policy", "quantization")  # their values are names of techniques
 # Settings that are about sharing the engine, and block_size, which has one value, are for `pelton serve` alone.
 _SHARED_ONLY = ("max_num_queued_reqs", "context_cost", "block_size")
 _ENGINE_TYPES: Mapping[str, object] = {
     "max_model_len": parse_length,
     "dtype": click.Choice(DTYPES),
+    "linear_form": click.Choice(LINEAR_FORMS),
+    "activations": click.Choice(ACTIVATIONS),
     "kv_cache_memory_bytes": written_size,
+    "packed_cache_bytes": written_size,
     "chat_template": click.Path(exists=True, dir_okay=False),
 }
 

@@ -10,6 +10,11 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
 
+def cpu_seconds() -> float:
+    """CPU time of this process so far, of all its threads."""
+    return time.process_time()
+
+
 class SystemClock:
     """The machine's monotonic clock."""
 

@@ -14,12 +14,16 @@ from pelton.core.errors import SettingError
 from pelton.core.params import MAX_SEED, real, whole
 
 DTYPES = ("auto", "bfloat16", "float32")
+LINEAR_FORMS = ("codes", "values")
+ACTIVATIONS = ("auto", "int8")
 GENERATION = ("auto", "none", "vllm")
 BLOCK_TOKENS = 32
 MOST_THREADS = 1024
 MOST_SEQS = 1 << 16  # arrays of the runner have a line for each
 MOST_TOKENS = 1 << 20  # of one step; its memory is proportional
 MOST_CONTEXT_COST = 1.0
+MOST_STEPS = 8  # of one call
+PACKED_CACHE_BYTES = 16 << 30
 LIKE = 0.75  # names at least so much alike (difflib's ratio) are taken for a slip of the fingers
 
 # Settings of other engines (by vLLM's names, where it has them) that are not here, by the reason why.
@@ -39,7 +43,6 @@ _REASONS: Mapping[str, str] = {
         "load_format config_format hf_config_path tokenizer_mode runner convert model_impl pooler_config"
     ),
     "no code of a model is ever run": "trust_remote_code code_revision",
-    "weights are computed with as the file has them": "quantization",
     "text goes in and comes out: there is always a tokenizer": "skip_tokenizer_init",
     "speculative decoding comes with a later version": (
         "speculative_config spec_method spec_model spec_tokens num_speculative_tokens"
@@ -129,7 +132,10 @@ class ModelSection:
     -1 say the same).
     `generation_config`: "auto" takes the model's recommendations for sampling, "none" (or "vllm") ignores them;
     `override_generation_config` is a JSON table of fields that win over them. `hf_overrides`: a JSON table of fields
-    that win over the model's config.
+    that win over the model's config. `quantization`: how dense matrices are quantised while they are loaded (a
+    technique's name and options; None: not at all). `linear_form`: how quantised ones are multiplied, as codes with
+    scales on the sums or as values made of them.
+    `activations`: what goes into products with quantised matrices, "auto" by dtype, "int8" rounded to 8 bits.
     """
 
     model: str
@@ -140,6 +146,9 @@ class ModelSection:
     generation_config: str = "auto"
     override_generation_config: str | None = None
     hf_overrides: str | None = None
+    quantization: str | None = None
+    linear_form: str = "codes"
+    activations: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +194,8 @@ class ScheduleSection:
     `context_cost`: what attending to one earlier token costs, in work of a token that has none. A prompt's tokens count
     so much more towards max_num_batched_tokens the further in they are, so that a step takes no longer for standing in
     a long prompt. None: by the model's own arithmetic; 0: tokens count alike.
+    `max_steps_per_call`: tokens that each answer may get in one call of the backend, where nothing has to be decided in
+    between; they are told together. 1: each step by itself.
     """
 
     max_num_seqs: int = 32
@@ -193,14 +204,20 @@ class ScheduleSection:
     max_num_queued_reqs: int = 0
     context_cost: float | None = None
     scheduling_policy: str = "fcfs"
+    max_steps_per_call: int = MOST_STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSection:
-    """Where the Program runs. threads 0: as many as the process may use."""
+    """Where the Program runs. threads 0: as many as the process may use.
+
+    `packed_cache_bytes`: how much room on the disk packed weights of all models may take, so that a second start need
+    not pack them again; 0: none.
+    """
 
     backend: str = "cpu"
     threads: int = 0
+    packed_cache_bytes: int = PACKED_CACHE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +317,18 @@ def _check_fetch(fetch: FetchSection) -> None:
             raise SettingError(f"{name} is empty.", "Give it a value, or leave it out.")
 
 
+def _check_activations(model: ModelSection) -> None:
+    if model.activations not in ACTIVATIONS:
+        raise SettingError(f"activations={model.activations!r} cannot work.", f"It must be {' or '.join(ACTIVATIONS)}.")
+    for name, value, meaning in (("dtype", "float32", "keeps them exact"), ("linear_form", "values", "has no codes")):
+        if model.activations != "auto" and value == (model.dtype if name == "dtype" else model.linear_form):
+            raise SettingError(
+                f"activations={model.activations!r} and {name}={value!r} cannot work together: the one multiplies "
+                f"activations of 8 bits with integer codes, the other {meaning}.",
+                "Leave one of them out.",
+            )
+
+
 def _check(config: EngineConfig) -> None:
     def need(good: bool, name: str, value: object, what: str) -> None:
         if not good:
@@ -311,6 +340,8 @@ def _check(config: EngineConfig) -> None:
 
     model, cache, schedule = config.model, config.cache, config.schedule
     need(model.dtype in DTYPES, "dtype", model.dtype, "one of " + ", ".join(DTYPES))
+    need(model.linear_form in LINEAR_FORMS, "linear_form", model.linear_form, " or ".join(LINEAR_FORMS))
+    _check_activations(model)
     _check_fetch(config.fetch)
     between("max_model_len", model.max_model_len, 1, None)
     need(model.generation_config in GENERATION, "generation_config", model.generation_config, ", ".join(GENERATION))
@@ -329,5 +360,7 @@ def _check(config: EngineConfig) -> None:
     between("max_num_batched_tokens", schedule.max_num_batched_tokens, 1, MOST_TOKENS)
     between("long_prefill_token_threshold", schedule.long_prefill_token_threshold, 0, None, " (0: off)")
     between("max_num_queued_reqs", schedule.max_num_queued_reqs, 0, None, " (0: any)")
+    between("max_steps_per_call", schedule.max_steps_per_call, 1, MOST_STEPS, " (1: off)")
     between("seed", config.seed, 0, MAX_SEED)
+    between("packed_cache_bytes", config.backend.packed_cache_bytes, 0, None, " (0: nothing is kept)")
     between("threads", config.backend.threads, 0, MOST_THREADS, " (0: all allowed cores)")

@@ -27,7 +27,8 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     `kv_usage`: the share that they hold, 0 to 1, in the group that is fullest (cached blocks nobody uses are free).
     `kv_waste`: share of the token places in held blocks that hold no token, 0 to 1. Prefix figures are in tokens of
     prompts, each of which counts once: looked up, and found (of which `inflight` were still being computed by another
-    request). `step_*` describe the last step alone.
+    request). `step_*` describe the last step alone, or a series of `step_steps` that were one call.
+    `backend_seconds_total`: what the backend took of all steps.
     """
 
     running: int = 0
@@ -50,3 +51,5 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     step_sequences: int = 0
     step_seconds: float = 0.0
     schedule_seconds: float = 0.0
+    step_steps: int = 0
+    backend_seconds_total: float = 0.0

@@ -59,7 +59,8 @@ class StepPlan:
     (the null block where no token that is still to be computed sees one).
 
     `released` rows are free before `admitted` ones are taken. `masks`: rows that wait for a grammar mask.
-    `repeat`: decode steps to run in one native call.
+    `repeat`: decode steps to run in one call, at most; every row then has one token, from which another is drawn, and
+    blocks for all of them. `num_tokens`: of one step.
     """
 
     rows: tuple[RowPlan, ...]
@@ -89,6 +90,8 @@ class TokenLogprobs:
 class RowResult:
     """What a row's step gave: accepted tokens in order (none while a prompt is still being computed), or a fault.
 
+    Of several steps each gave one token.
+
     `scores`: as many as the plan's `scored`, of the known tokens behind the piece's leading ones.
     """
 
@@ -102,6 +105,11 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One RowResult for each RowPlan, in the same order."""
+    """One RowResult for each RowPlan, in the same order. `steps`: how many of the plan's `repeat` were done.
+
+    `seconds`: in the backend.
+    """
 
     rows: tuple[RowResult, ...]
+    steps: int = 1
+    seconds: float = 0.0

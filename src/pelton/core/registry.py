@@ -1,14 +1,21 @@
-"""Registry: technique name -> "module:Class", resolved at first use, so that what is not chosen is never imported."""
+"""Registry: technique name -> "module:Class", resolved at first use, so that what is not chosen is never imported.
+
+And Choice: how a setting writes a name with options of its own, "name:key=value,key=value". `str` of one reads back.
+"""
 
 import difflib
 import importlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
-from pelton.core.errors import BackendError, UnknownNameError
+from pelton.core.errors import BackendError, SettingError, UnknownNameError
 
 T = TypeVar("T")
+_WORD = re.compile(r"[A-Za-z0-9_.-]+")
+_SWITCHES = {"true": True, "false": False}
 
 
 class Registry(Generic[T]):
@@ -72,3 +79,60 @@ class Registry(Generic[T]):
         hint = f"Did you mean {near[0]!r}? " if near else ""
         known = ", ".join(sorted(self._entries)) or "none"
         return UnknownNameError(f"Unknown {self.kind} {name!r}.", f"{hint}Known: {known}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What one setting asks for; `setting` is its name, for errors."""
+
+    setting: str
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        options = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.name}:{options}" if options else self.name
+
+    def expect(self, known: Sequence[str]) -> None:
+        """SettingError for an option that is none of these."""
+        for key in self.options:
+            if key not in known:
+                raise self.error(f"{self.name} has no option {key!r}", f"It has {', '.join(known) or 'none'}.")
+
+    def one_of(self, key: str, values: Sequence[int], default: int) -> int:
+        """An option that is one of these numbers."""
+        if key not in self.options:
+            return default
+        numbers = {str(value): value for value in values}
+        if self.options[key] not in numbers:
+            raise self.error(f"{key} cannot be {self.options[key]!r}", f"It must be one of {', '.join(numbers)}.")
+        return numbers[self.options[key]]
+
+    def switch(self, key: str, default: bool) -> bool:
+        """An option that is true or false."""
+        if key not in self.options:
+            return default
+        if self.options[key] not in _SWITCHES:
+            raise self.error(f"{key} cannot be {self.options[key]!r}", "It must be true or false.")
+        return _SWITCHES[self.options[key]]
+
+    def error(self, cause: str, remedy: str) -> SettingError:
+        """The SettingError for an impossible value."""
+        return SettingError(f"{self.setting}={str(self)!r} cannot work: {cause}.", remedy)
+
+
+def parse_choice(setting: str, text: str) -> Choice:
+    """The setting's value in its parts; SettingError where it is not written so."""
+    name, _, rest = text.partition(":")
+    options: dict[str, str] = {}
+    parts = [part.partition("=") for part in rest.split(",")] if rest or text.endswith(":") else []
+    good = _WORD.fullmatch(name) is not None
+    for key, equals, value in parts:
+        good = good and bool(equals) and _WORD.fullmatch(key) is not None and _WORD.fullmatch(value) is not None
+        good = good and key not in options
+        options[key] = value
+    if not good:
+        raise SettingError(
+            f"{setting}={text!r} cannot work.", "It must be a name, or a name and options: name:key=value,key=value."
+        )
+    return Choice(setting, name, options)

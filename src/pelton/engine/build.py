@@ -34,7 +34,9 @@ from pelton.program.coordinates import coordinates
 from pelton.program.costs import context_cost
 from pelton.program.module import Module
 from pelton.program.passes import run_passes
-from pelton.quant import SCHEMES, scheme_name
+from pelton.program.passes.activations import NEEDS, described, with_activations
+from pelton.quant import SCHEMES, method_for, scheme_name
+from pelton.quant.load import quantised, with_form
 from pelton.quant.scheme import WeightFacts
 from pelton.runner.rows import RowStates
 from pelton.runner.runner import Runner
@@ -156,9 +158,10 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
     """The engine over an open checkpoint, which must stay open; `opened` of the result closes all but that."""
     with ExitStack() as opened:
         with phases.phase("program"), overridden(config.model.hf_overrides):
-            module = run_passes(build_module(checkpoint, config.model.max_model_len))
+            module, changes = _module(checkpoint, config)
             scheme = scheme_name(module.storages.values())
-            refuse_conflicts(chosen_needs(scheme, config.cache.kv_codec))
+            needs = chosen_needs(scheme, config.cache.kv_codec, config.model.quantization)
+            refuse_conflicts({**needs, f"activations {config.model.activations}": NEEDS[config.model.activations]})
             config = _costed(config, module)
         with phases.phase("compile"):
             executable = _compile(chosen.backend, module, config)
@@ -170,11 +173,13 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             executable.allocate(size.blocks)
         engine = _engine(executable, chosen.order, config, size, module, clock)
         ends = frozenset(token for token in checkpoint.special_tokens.eos_ids if token < module.vocab)
-        weights = SCHEMES.get(scheme)().describe(module.storages.values(), exact=_exact(config))
+        weights = SCHEMES.get(scheme)().describe(
+            module.storages.values(), exact=_exact(config), inputs=described(module)
+        )
         record = arch_for(checkpoint.config).config(checkpoint.config)
         told = (*override_notes(config.model.hf_overrides), *record.notes)
         positions = length_notes(record, config.model.max_model_len)
-        notes = (*told, *positions, *machine.notes, *_lossy(weights), *size.notes)
+        notes = (*told, *positions, *machine.notes, *changes, *_lossy(weights), *size.notes)
         return EngineParts(
             engine=engine,
             executable=executable,
@@ -183,6 +188,16 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             config=config,
             opened=opened.pop_all(),
         )
+
+
+def _module(checkpoint: Checkpoint, config: EngineConfig) -> tuple[Module, tuple[str, ...]]:
+    """The model's ops and weights as settings want them, and what the user should know of that."""
+    module = run_passes(build_module(checkpoint, config.model.max_model_len))
+    notes: tuple[str, ...] = ()
+    if config.model.quantization is not None:
+        module, notes = quantised(module, method_for("quantization", config.model.quantization))
+    module, lossy = with_activations(with_form(module, config.model.linear_form), config.model.activations)
+    return module, (*checkpoint.notes, *notes, *lossy)
 
 
 def _costed(config: EngineConfig, module: Module) -> EngineConfig:
@@ -238,6 +253,7 @@ def _compile(backend: Backend, module: Module, config: EngineConfig) -> Executab
         exact=_exact(config),
         threads=config.backend.threads,
         choose=choose,
+        packed_cache_bytes=config.backend.packed_cache_bytes,
     )
     return backend.compile(module, options)
 
@@ -306,4 +322,5 @@ def _report(
         held_bytes=executable.memory.weights,
         max_num_seqs=config.schedule.max_num_seqs,
         max_num_batched_tokens=config.schedule.max_num_batched_tokens,
+        placing=machine.placing,
     )

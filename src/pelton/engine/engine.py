@@ -15,8 +15,9 @@ from pelton.core.events import Event, RequestFinished, RequestPreempted, TokensG
 from pelton.core.plan import StepPlan
 from pelton.core.request import Request
 from pelton.engine.open_request import OpenRequest
-from pelton.engine.step import run_step
+from pelton.engine.step import Done, run_step
 from pelton.runner.runner import Runner
+from pelton.sampling.follow import settles
 from pelton.schedule.scheduler import Scheduler
 from pelton.schedule.tracked import NewRequest
 
@@ -71,6 +72,7 @@ class Engine:
                 keys=new,
                 parent=request.parent if request.parent in self._open else None,
                 scored=request.scores_prompt,
+                settles=settles(request),
             )
         )
         self.runner.add(request)
@@ -86,20 +88,20 @@ class Engine:
         self._just_ended = {}
         began = self.clock.now()
         try:
-            new = run_step(self.scheduler, self.runner, self._open, self.clock, self._planned)
+            done = run_step(self.scheduler, self.runner, self._open, self.clock, self._planned)
         except BaseException as error:
             self._untold = events
             self.fail_all(f"The step broke: {type(error).__name__}: {error}")
             raise
-        for event in new:
+        for event in done.events:
             self._count(event)
             if isinstance(event, RequestFinished):
                 self._open.pop(event.request_id, None)
                 self._just_ended[event.request_id] = event.reason
         if self._just_ended:
             self._check_if_idle()
-        self._measure(began)
-        return events + new
+        self._measure(began, done)
+        return events + done.events
 
     def stop(self, request_id: str) -> None:
         """A request's text met a stop string: it ends as abort does, but counts as stopped.
@@ -150,16 +152,20 @@ class Engine:
         if plan is not None and self.on_plan is not None:
             self.on_plan(plan)
 
-    def _measure(self, began: float) -> None:
-        """The figures of a step that is over; one that had nothing to compute counts as none."""
-        plan = self.last_plan
+    def _measure(self, began: float, done: Done) -> None:
+        """The figures of a step, or a series, that is over; one that had nothing to compute counts as none."""
+        plan, seconds = self.last_plan, self.clock.now() - began
+        if plan is not None and plan.num_tokens == len(plan.rows):
+            self.scheduler.series.saw(len(plan.rows), done.steps, seconds)
         self.stats = msgspec.structs.replace(
             self.scheduler.stats(),
-            steps_total=self.stats.steps_total + (plan is not None),
-            step_tokens=plan.num_tokens if plan else 0,
+            steps_total=self.stats.steps_total + done.steps,
+            step_tokens=done.steps * plan.num_tokens if plan else 0,
             step_sequences=len(plan.rows) if plan else 0,
-            step_seconds=self.clock.now() - began if plan else 0.0,
+            step_seconds=seconds if plan else 0.0,
             schedule_seconds=self._schedule_seconds,
+            step_steps=done.steps,
+            backend_seconds_total=self.stats.backend_seconds_total + done.seconds,
         )
 
     def _check_if_idle(self) -> None:

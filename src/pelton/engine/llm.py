@@ -190,6 +190,11 @@ class LLM:
             session.drop(request.request_id for request in requests)
 
 
+def work_done(llm: LLM) -> dict[str, int]:
+    """What the open model's backend has computed and read since the start; see Executable.counters."""
+    return llm._parts.inner.executable.counters()
+
+
 def _pieces(session: Session, request: Request) -> Iterator[StreamPiece]:
     """The request's pieces; it joins at the first one, and is out of the engine once the iterator is closed."""
     try:

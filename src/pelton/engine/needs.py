@@ -12,9 +12,9 @@ from pelton.core.compat import matrix
 from pelton.core.config import EngineConfig
 from pelton.core.errors import UnknownNameError
 from pelton.core.needs import Needs
-from pelton.core.registry import Registry
+from pelton.core.registry import Registry, parse_choice
 from pelton.kv import KV_CODECS, KV_POLICIES
-from pelton.quant import SCHEMES
+from pelton.quant import QUANTIZATIONS, SCHEMES, method_for
 from pelton.sampling import STEPS
 from pelton.schedule import ORDERS
 from pelton.speculate import SPECULATORS
@@ -23,6 +23,7 @@ from pelton.speculate import SPECULATORS
 CHOICES: Mapping[str, Callable[[], list[str]]] = {
     "backend": BACKENDS.names,
     "kv_codec": KV_CODECS.names,
+    "quantization": QUANTIZATIONS.names,
     "scheduling_policy": ORDERS.names,
 }
 
@@ -38,7 +39,9 @@ D = TypeVar("D", bound=Declares)
 
 
 def check_names(config: EngineConfig) -> None:
-    """UnknownNameError naming the setting, if it asks for a technique that no registry has. Imports none of them."""
+    """UnknownNameError naming the setting, if it asks for a technique that no registry has, and SettingError for
+    options that it has not. Imports none of them but for options.
+    """
     for setting, value in (
         ("backend", config.backend.backend),
         ("kv_codec", config.cache.kv_codec),
@@ -48,14 +51,20 @@ def check_names(config: EngineConfig) -> None:
         if value not in known:
             what = "one of " if len(known) > 1 else ""
             raise UnknownNameError(f"{setting}={value!r} cannot work.", f"It must be {what}{', '.join(known)}.")
+    if config.model.quantization is not None:
+        method_for("quantization", config.model.quantization)
 
 
-def chosen_needs(scheme: str, codec: str) -> dict[str, Needs]:
-    """Needs of all that an engine with this weight scheme and KV codec runs: these two and every logits step.
+def chosen_needs(scheme: str, codec: str, quantization: str | None = None) -> dict[str, Needs]:
+    """Needs of all that an engine with this weight scheme, KV codec and quantization at load runs: these and every
+    logits step.
 
     Orders and backends neither rely on a Fact nor break one, so they declare nothing.
     """
-    return {**declared(SCHEMES, scheme), **declared(KV_CODECS, codec), **declared(STEPS)}
+    chosen = {**declared(SCHEMES, scheme), **declared(KV_CODECS, codec), **declared(STEPS)}
+    if quantization is not None:
+        chosen |= declared(QUANTIZATIONS, parse_choice("quantization", quantization).name)
+    return chosen
 
 
 def compatibility() -> dict[tuple[str, str], list[str]]:
@@ -63,6 +72,7 @@ def compatibility() -> dict[tuple[str, str], list[str]]:
     return matrix(
         {
             **declared(SCHEMES),
+            **declared(QUANTIZATIONS),
             **declared(KV_CODECS),
             **declared(KV_POLICIES),
             **declared(STEPS),

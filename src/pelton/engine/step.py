@@ -4,6 +4,7 @@ Invariant: lengths and blocks are committed before the step's tokens are told to
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from pelton.core.clock import Clock
 from pelton.core.events import (
@@ -22,10 +23,19 @@ from pelton.schedule.scheduler import Scheduler
 Planned = Callable[[StepPlan | None, float], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What happened in a call, in order; how many steps it had, and how many seconds of it the backend took."""
+
+    events: list[Event]
+    steps: int = 0
+    seconds: float = 0.0
+
+
 def run_step(
     scheduler: Scheduler, runner: Runner, requests: Mapping[str, OpenRequest], clock: Clock, planned: Planned
-) -> list[Event]:
-    """What happened in one step, in order; empty if there is nothing to do.
+) -> Done:
+    """What happened in one step, or in a series of them that the scheduler planned; nothing if there is nothing to do.
 
     `planned` is told the plan, and the seconds it took to make it, before it is run: a step may take the process down.
     RuntimeError where requests are open but none can go on: their waiters would ask for ever.
@@ -36,7 +46,7 @@ def run_step(
     if plan is None:
         if requests:
             raise RuntimeError(f"no progress with {len(requests)} open requests")
-        return []
+        return Done([])
     events: list[Event] = [RequestPreempted(request_id) for request_id in scheduler.preempted]
     events += [RequestScheduled(admission.request_id, admission.cached) for admission in plan.admitted]
 
@@ -63,5 +73,5 @@ def run_step(
             elif isinstance(event, RequestFinished):
                 finished.add(row.row)
                 runner.forget(request_id)
-    scheduler.commit(plan, generated, finished)
-    return events
+    scheduler.commit(plan, generated, finished, result.steps)
+    return Done(events, result.steps, result.seconds)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pelton.core.errors import CheckpointError
 from pelton.program.formats import FORMATS
-from pelton.program.weights import TensorSource
+from pelton.program.weights import TensorSource, identity_of
 
 Tensors = Mapping[str, TensorSource]
 
@@ -43,6 +43,18 @@ class TensorRows:
     def release(self) -> None:
         """Lets the whole tensor's pages go; they come back when another part is read."""
         self.source.release()
+
+    def identity(self, *, read: bool) -> str | None:
+        """See program.weights.Identified."""
+        whole = identity_of(self.source, read=read)
+        return None if whole is None else f"{whole}[{self.rows}]"
+
+
+def origin(source: TensorSource) -> TensorSource:
+    """The tensor of the file that a source of this module takes its rows from; others are it themselves."""
+    while isinstance(source, TensorRows):
+        source = source.source
+    return source
 
 
 def renamed(tensors: Tensors, rename: Callable[[str], str]) -> dict[str, TensorSource]:

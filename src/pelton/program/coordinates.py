@@ -36,7 +36,8 @@ def _storage(storage: Storage) -> bytes:
     order = array("q", storage.row_order or ())
     if byteorder == "big":
         order.byteswap()
-    known = (storage.name, storage.rows, storage.cols, storage.format, storage.plus, len(order))
+    read = (storage.format, storage.plus, storage.form, storage.made)
+    known = (storage.name, storage.rows, storage.cols, *read, len(order))
     return repr(known).encode() + order.tobytes()
 
 

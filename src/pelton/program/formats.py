@@ -1,7 +1,7 @@
-"""Weight formats as they stand in files: sizes, and what their bits mean, as the specification of every kernel.
+"""Weight formats as they stand in storages: sizes, and what their bits mean, as the specification of every kernel.
 
-Block formats are GGUF's. Decoding is for oracles, vectors and conversion, not for the step. Invariant: integer codes
-are exact in bf16, scales and minima in fp32.
+Block formats are GGUF's and, for other groups, our own. Decoding is for oracles, vectors and conversion, not for the
+step. Invariant: integer codes are exact in bf16, scales and minima in fp32.
 """
 
 from collections.abc import Callable
@@ -38,10 +38,11 @@ class Coded:
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """`block` elements along a row share `block_bytes` bytes.
+    """`block` elements along a row share `block_bytes` bytes; `head_bytes` stand in front of a row's blocks.
 
     `decode_blocks`: uint8 [..., blocks, block_bytes] -> fp32 [..., blocks, block]. A format of codes also has `group`,
-    how many elements share a scale, and `codes`: the same bytes before scale and code are multiplied.
+    how many elements share a scale (0: a whole row), and `codes`: the same bytes before scale and code are multiplied.
+    Rows with a head are not cut: both then take uint8 [..., 1, bytes of a row] and give [..., 1, cols].
     """
 
     name: str
@@ -50,17 +51,24 @@ class WeightFormat:
     decode_blocks: Callable[[Bytes], Floats]
     group: int = 0
     codes: Callable[[Bytes], Coded] | None = None
+    head_bytes: int = 0
 
     def row_bytes(self, cols: int) -> int:
         """Bytes of one row; `cols` must be a multiple of `block`."""
         if cols % self.block:
             raise ValueError(f"{self.name}: {cols} columns are not a multiple of {self.block}")
-        return cols // self.block * self.block_bytes
+        return self.head_bytes + cols // self.block * self.block_bytes
 
-    def decode(self, raw: memoryview, rows: int, cols: int) -> Floats:
-        """fp32 [rows, cols] from the file's bytes."""
-        blocks = np.frombuffer(raw, np.uint8).reshape(rows, cols // self.block, self.block_bytes)
-        return self.decode_blocks(blocks).reshape(rows, cols)
+    def blocks(self, raw: memoryview | Bytes, rows: int, cols: int) -> Bytes:
+        """The bytes of `rows` rows as decode_blocks and codes take them, not copied."""
+        whole = np.frombuffer(raw, np.uint8)
+        if self.head_bytes:
+            return whole.reshape(rows, 1, self.row_bytes(cols))
+        return whole.reshape(rows, cols // self.block, self.block_bytes)
+
+    def decode(self, raw: memoryview | Bytes, rows: int, cols: int) -> Floats:
+        """fp32 [rows, cols] from the storage's bytes."""
+        return self.decode_blocks(self.blocks(raw, rows, cols)).reshape(rows, cols)
 
 
 def _as_f32(blocks: Bytes) -> Floats:
@@ -182,10 +190,32 @@ def _iq4_xs(blocks: Bytes) -> Coded:
     return Coded(codes, _half(blocks, 0) * _numbers(factors, 32))
 
 
-def _coded(name: str, sizes: tuple[int, int, int], codes: Callable[[Bytes], Coded]) -> WeightFormat:
+# Our own: what is quantised here, and what compressed-tensors have in groups that GGUF has not.
+
+
+def _pairs(codes: Bytes) -> Bytes:
+    """Two codes a byte, the low nibble first."""
+    return np.stack((codes & np.uint8(15), codes >> np.uint8(4)), axis=-1).reshape(*codes.shape[:-1], -1)
+
+
+def _row_int8(row: Bytes) -> Coded:
+    return Coded(_signed(row[..., 4:]), _as_f32(row[..., :4]))
+
+
+def _int4(blocks: Bytes) -> Coded:
+    return Coded(_numbers(_pairs(blocks[..., 2:]), 8), _half(blocks, 0))
+
+
+def _int4m(blocks: Bytes) -> Coded:
+    return Coded(_numbers(_pairs(blocks[..., 4:])), _half(blocks, 0), _half(blocks, 2))
+
+
+def _coded(
+    name: str, sizes: tuple[int, int, int], codes: Callable[[Bytes], Coded], head_bytes: int = 0
+) -> WeightFormat:
     """Sizes: elements of a block, its bytes, elements of a group."""
     block, block_bytes, group = sizes
-    return WeightFormat(name, block, block_bytes, lambda blocks: codes(blocks).values(), group, codes)
+    return WeightFormat(name, block, block_bytes, lambda blocks: codes(blocks).values(), group, codes, head_bytes)
 
 
 FORMATS: dict[str, WeightFormat] = {
@@ -206,6 +236,13 @@ FORMATS: dict[str, WeightFormat] = {
         _coded("Q5_K", (256, 176, 32), _q5_k),
         _coded("Q6_K", (256, 210, 16), _q6_k),
         _coded("IQ4_XS", (256, 136, 32), _iq4_xs),
+        _coded("INT8", (1, 1, 0), _row_int8, head_bytes=4),
+        _coded("INT8_64", (64, 66, 64), _q8_0),
+        _coded("INT8_128", (128, 130, 128), _q8_0),
+        _coded("INT4_64", (64, 34, 64), _int4),
+        _coded("INT4_128", (128, 66, 128), _int4),
+        _coded("INT4M_64", (64, 36, 64), _int4m),
+        _coded("INT4M_128", (128, 68, 128), _int4m),
     )
 }
 
@@ -218,3 +255,4 @@ GGUF_TYPES = {
     31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0",
     36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
+OF_GGUF = tuple(name for name in GGUF_TYPES.values() if name in FORMATS)

@@ -1,7 +1,7 @@
 """Weights: storages (bytes in a file, in a format) and the views ops take of them. Nothing is read here."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pelton.program.formats import FORMATS
 
@@ -27,11 +27,35 @@ class TensorSource(Protocol):
         ...
 
 
+@runtime_checkable
+class Identified(Protocol):
+    """A TensorSource that knows what its bytes are."""
+
+    def identity(self, *, read: bool) -> str | None:
+        """Equal identities mean equal bytes, whatever file they are in; None where that cannot be known.
+
+        `read`: the file may be read as a whole to find out; else only what is remembered of it is used.
+        """
+        ...
+
+
+def identity_of(source: TensorSource, *, read: bool) -> str | None:
+    """See Identified; None for sources that are not."""
+    return source.identity(read=read) if isinstance(source, Identified) else None
+
+
+# Forms of a product with coded weights: integer codes first and scales on the sums, or weights made of them first.
+CODES, VALUES = "codes", "values"
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """Weight bytes. `row_order[i]` is the file's row that stands at row i (None: as in the file).
 
-    `plus` is added to each number as it is read: 1 where a file keeps gains less one. Of vectors only.
+    `plus` is added to each number as it is read: 1 where a file keeps gains less one. Of vectors only. `form`: how
+    products with coded weights are computed; VALUES: a weight is scale * code, plus the minimum, each rounded to fp32,
+    then rounded to bf16 (not in fp32 arithmetic). Rows that are looked up are not rounded to bf16 in either form.
+    `made`: by which rule the source makes the codes as it is read; "": the file has them.
     """
 
     name: str
@@ -40,6 +64,8 @@ class Storage:
     source: TensorSource
     row_order: tuple[int, ...] | None = None
     plus: float = 0.0
+    form: str = CODES
+    made: str = ""
 
     @property
     def format(self) -> str:

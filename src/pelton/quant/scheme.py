@@ -39,8 +39,10 @@ class WeightScheme(Protocol):
         """Whether these formats, all that occur in a checkpoint, are this scheme."""
         ...
 
-    def describe(self, storages: Iterable[Storage], *, exact: bool) -> WeightFacts:
-        """The facts about a model's storages; `exact`: with fp32 activations (--dtype float32)."""
+    def describe(self, storages: Iterable[Storage], *, exact: bool, inputs: str = "") -> WeightFacts:
+        """The facts about a model's storages; `exact`: with fp32 activations (--dtype float32). `inputs`: what codes
+        are multiplied with, where it is not activations as dtype has them.
+        """
         ...
 
 

@@ -16,15 +16,15 @@ BLOCK_OPS = {"copy": COPY, "scrub": SCRUB}
 Ints = NDArray[np.int64]
 
 
-def gather(plan: StepPlan, states: RowStates) -> StepInputs:
-    """The StepInputs of this plan, whose rows are admitted and have their blocks."""
+def gather(plan: StepPlan, states: RowStates, wake: int = -1) -> StepInputs:
+    """The StepInputs of this plan, whose rows are admitted and have their blocks. `wake`: as in StepInputs."""
     rows = np.array([row.row for row in plan.rows])
     starts = np.array([row.start for row in plan.rows])
     counts = np.array([row.count for row in plan.rows])
     sampled = np.array([row.sample for row in plan.rows])
     run, offset = ragged(counts)
     index = starts[run] + offset
-    blocks = -(-(starts + counts) // states.block_size)
+    blocks = -(-(starts + counts + plan.repeat - 1) // states.block_size)
     table, entry = ragged(blocks)
     ends = np.cumsum(counts)
     if any(row.scored for row in plan.rows):
@@ -39,6 +39,7 @@ def gather(plan: StepPlan, states: RowStates) -> StepInputs:
         logit_rows = ends[sampled] - 1
         sampling = states.sampling[drawing]
     edits, edit_offsets = states.edits(drawing) if states.edited else (None, None)
+    stops, stop_offsets = states.stops(rows.tolist()) if plan.repeat > 1 else (None, None)
     return StepInputs(
         tokens=states.tokens[rows[run], index],
         positions=positions(index),
@@ -51,6 +52,10 @@ def gather(plan: StepPlan, states: RowStates) -> StepInputs:
         edits=edits,
         edit_offsets=edit_offsets,
         block_ops=_block_ops(plan.state_ops) if plan.state_ops else None,
+        repeat=plan.repeat,
+        stops=stops,
+        stop_offsets=stop_offsets,
+        wake=wake,
     )
 
 

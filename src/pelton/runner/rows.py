@@ -3,7 +3,7 @@
 Holds no request beyond its stay in a row. Invariant: `tokens[row, :length[row]]` are the row's known tokens.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from pelton.backends.backend import EDIT, SAMPLING, Int32, Records
 from pelton.sampling.follow import RowEdits
 
 NONE: Records = np.zeros(0, EDIT)
+NO_TOKENS: Int32 = np.zeros(0, np.int32)
 
 
 class RowStates:
@@ -32,16 +33,24 @@ class RowStates:
         self.sampling = np.zeros(rows, SAMPLING)
         self.scored: Int32 = np.full(rows, -1, np.int32)
         self._edits: dict[int, RowEdits] = {}
+        self._stops: list[Int32] = [NO_TOKENS] * rows
 
     def take(
-        self, row: int, tokens: Sequence[int] | Int32, record: np.void, edits: RowEdits | None = None, scored: int = -1
+        self,
+        row: int,
+        tokens: Sequence[int] | Int32,
+        record: np.void,
+        edits: RowEdits | None = None,
+        scored: int = -1,
+        stops: Collection[int] = (),
     ) -> None:
-        """The row holds these tokens, no blocks, and draws by this record and these edits."""
+        """The row holds these tokens, no blocks, and draws by this record and these edits until one of the stops."""
         self.tokens[row, : len(tokens)] = tokens
         self.length[row] = len(tokens)
         self.num_blocks[row] = 0
         self.sampling[row] = record
         self.scored[row] = scored
+        self._stops[row] = np.array(sorted(stops), np.int32)
         self.drop(row)
         if edits is not None:
             self._edits[row] = edits
@@ -61,16 +70,22 @@ class RowStates:
         self.tables[:, row, present : present + count] = blocks
         self.num_blocks[row] = present + count
 
-    def append_token(self, row: int, token: int) -> None:
-        """One more known token; the next one is drawn with the next place's noise and what the edits then say."""
-        length = self.length[row]
-        self.tokens[row, length] = token
-        self.length[row] = length + 1
-        self.sampling["place"][row] += 1
-        if self._edits:
-            edits = self._edits.get(row)
-            if edits is not None:
+    def append_tokens(self, row: int, tokens: Sequence[int]) -> None:
+        """More known tokens; the next one is drawn with the next place's noise and what the edits then say."""
+        length, count = self.length[row], len(tokens)
+        self.tokens[row, length : length + count] = tokens
+        self.length[row] = length + count
+        self.sampling["place"][row] += count
+        if self._edits and (edits := self._edits.get(row)) is not None:
+            for token in tokens:
                 edits.take(token)
+
+    def stops(self, rows: Sequence[int]) -> tuple[Int32, Int32]:
+        """Tokens that end the rows, one row's after the other's, and where each one's begin [n + 1]."""
+        own = [self._stops[row] for row in rows]
+        ends = np.zeros(len(own) + 1, np.int32)
+        np.cumsum([len(one) for one in own], out=ends[1:])
+        return np.concatenate(own), ends
 
     @property
     def edited(self) -> bool:

@@ -3,7 +3,7 @@
 Invariant: a preempted request's tokens are kept until it gets a row again, so its answer goes on as if nothing were.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,9 +40,13 @@ class _Open:
 
 
 class Runner:
-    """Runs one plan at a time. `encode(params, place, child)` gives the SAMPLING record of a request's next draw."""
+    """Runs one plan at a time. `encode(params, place, child)` gives the SAMPLING record of a request's next draw.
+
+    `wake`: a file descriptor; once it is readable, no further step of a plan that has several begins. -1: none.
+    """
 
     def __init__(self, executable: Executable, states: RowStates, encode: Encode) -> None:
+        self.wake = -1
         self._executable = executable
         self._rows = states
         self._encode = encode
@@ -60,13 +64,18 @@ class Runner:
             self._owners[gone.row] = None
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Computes the plan's tokens and draws one for each row that samples; faults stay in their row."""
+        """Computes the plan's tokens and draws one for each row that samples, or one in each of the plan's steps.
+
+        Faults stay in their row.
+        """
         _expect_built(plan)
         self._release(plan)
         self._admit(plan)
         for row, blocks in plan.new_blocks.items():
             self._rows.append_blocks(row, blocks)
-        return self._results(plan, self._executable.run(gather(plan, self._rows)))
+        outputs = self._executable.run(gather(plan, self._rows, self.wake))
+        rows = self._several(plan, outputs) if outputs.steps > 1 else self._results(plan, outputs)
+        return StepResult(rows, outputs.steps, outputs.seconds)
 
     def _release(self, plan: StepPlan) -> None:
         for row in plan.released:
@@ -85,11 +94,23 @@ class Runner:
             record = self._encode(request.params, len(output), request.child)
             wanted = request.params.prompt_logprobs if request.scores_prompt else None
             edits = follow(request, [int(token) for token in output])
-            self._rows.take(admission.row, tokens, record, edits, -1 if wanted is None else wanted)
+            scored = -1 if wanted is None else wanted
+            self._rows.take(admission.row, tokens, record, edits, scored, request.stop_token_ids)
             self._owners[admission.row] = admission.request_id
             entry.row, entry.parked = admission.row, None
 
-    def _results(self, plan: StepPlan, outputs: StepOutputs) -> StepResult:
+    def _several(self, plan: StepPlan, outputs: StepOutputs) -> tuple[RowResult, ...]:
+        """Of steps in which every row drew a token: none of them had a fault."""
+        count = len(plan.rows)
+        drawn = outputs.tokens.reshape(outputs.steps, count).T.tolist()
+        results = []
+        for place, (row, tokens) in enumerate(zip(plan.rows, drawn, strict=True)):
+            self._rows.append_tokens(row.row, tokens)
+            places = range(place, outputs.steps * count, count)
+            results.append(RowResult(row.row, tuple(tokens), self._logprobs(row.row, outputs, places)))
+        return tuple(results)
+
+    def _results(self, plan: StepPlan, outputs: StepOutputs) -> tuple[RowResult, ...]:
         results = []
         logit_row = 0
         tokens, faults = outputs.tokens.tolist(), outputs.faults.tolist()
@@ -103,10 +124,11 @@ class Runner:
                 results.append(RowResult(row.row, fault=FAULTS[faults[logit_row]]))
                 logit_row += 1
             else:
-                self._rows.append_token(row.row, tokens[logit_row])
-                results.append(RowResult(row.row, (tokens[logit_row],), self._logprobs(row.row, outputs, logit_row)))
+                drawn = (tokens[logit_row],)
+                self._rows.append_tokens(row.row, drawn)
+                results.append(RowResult(row.row, drawn, self._logprobs(row.row, outputs, (logit_row,))))
                 logit_row += 1
-        return StepResult(tuple(results))
+        return tuple(results)
 
     def _scored(self, row: RowPlan, outputs: StepOutputs, first: int) -> RowResult:
         """The result of a row whose scored places begin at logit row `first`; any fault among its logits is its own."""
@@ -118,13 +140,13 @@ class Runner:
         scores = tuple(_logprobs(outputs, logit_row, wanted) for logit_row in range(first, end))
         if not row.sample:
             return RowResult(row.row, scores=scores)
-        token = int(outputs.tokens[end])
-        self._rows.append_token(row.row, token)
-        return RowResult(row.row, (token,), self._logprobs(row.row, outputs, end), scores=scores)
+        drawn = (int(outputs.tokens[end]),)
+        self._rows.append_tokens(row.row, drawn)
+        return RowResult(row.row, drawn, self._logprobs(row.row, outputs, (end,)), scores=scores)
 
-    def _logprobs(self, row: int, outputs: StepOutputs, logit_row: int) -> tuple[TokenLogprobs, ...]:
+    def _logprobs(self, row: int, outputs: StepOutputs, logit_rows: Iterable[int]) -> tuple[TokenLogprobs, ...]:
         wanted = int(self._rows.sampling["logprobs"][row])
-        return () if wanted < 0 else (_logprobs(outputs, logit_row, wanted),)
+        return () if wanted < 0 else tuple(_logprobs(outputs, logit_row, wanted) for logit_row in logit_rows)
 
 
 def _logprobs(outputs: StepOutputs, logit_row: int, wanted: int) -> TokenLogprobs:
@@ -143,7 +165,6 @@ def _expect_built(plan: StepPlan) -> None:
     """Asserts that the plan asks for nothing that only its record has so far."""
     asked = {
         "masks": bool(plan.masks),
-        "repeat": plan.repeat != 1,
         "drafted": any(row.drafted for row in plan.rows),
     }
     unbuilt = [name for name, wanted in asked.items() if wanted]

@@ -42,5 +42,16 @@ class RowEdits:
 
 def follow(request: Request, output: Sequence[int] = ()) -> RowEdits | None:
     """The edits of this request's answer, of which `output` is there already; None if it wants none at all."""
-    steps = [step for step in ordered_steps() if step.moves_argmax and step.wanted(request.params)]
+    steps = _wanted(request)
     return RowEdits(steps, request, output) if steps else None
+
+
+def settles(request: Request) -> int | None:
+    """From how many tokens of the answer on its edits stay as they are; None: each token may change them."""
+    ends = [step.settles(request.params) for step in _wanted(request)]
+    known = [end for end in ends if end is not None]
+    return max(known, default=0) if len(known) == len(ends) else None
+
+
+def _wanted(request: Request) -> list[LogitsStep]:
+    return [step for step in ordered_steps() if step.moves_argmax and step.wanted(request.params)]

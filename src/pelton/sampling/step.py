@@ -67,6 +67,10 @@ class LogitsStep(Protocol):
         """
         ...
 
+    def settles(self, params: SamplingParams) -> int | None:
+        """From how many tokens of the answer on the edits stay as they are; None: each token may change them."""
+        ...
+
     def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         """New logits [vocab] of the same dtype, dropped tokens at -inf. Behind stage 7 one above it remains so."""
         ...

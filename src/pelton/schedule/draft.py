@@ -3,6 +3,7 @@
 Invariant: a row enters once, with a place for each of its tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil, sqrt
 
@@ -33,6 +34,7 @@ class Draft:
     copies: list[StateOp] = field(default_factory=list)
     entered: list[Node] = field(default_factory=list)
     spent: list[Held] = field(default_factory=list)
+    repeat: int = 1
 
     def cut(self, start: int, remaining: int, share: int) -> int:
         """How many of its `remaining` tokens from index `start` a request computes if `share` of the budget may go to
@@ -63,6 +65,18 @@ class Draft:
             self.new_blocks[request.row] = added
         return added is not None
 
+    def extend(self, requests: Sequence[Tracked], steps: int) -> None:
+        """The step becomes a series of so many, for which the blocks are there."""
+        self.repeat = steps
+        for request in requests:
+            assert request.row is not None
+            added = request.table.grow(request.computed + steps)
+            assert added is not None, f"{request.request_id}: no blocks for {steps} steps"
+            if added:
+                before = self.new_blocks.get(request.row)
+                both = zip(before, added, strict=True) if before else ()
+                self.new_blocks[request.row] = tuple((*own, *more) for own, more in both) if before else added
+
     def admit(self, request: Tracked, start: Start, count: int) -> bool:
         """A request that has a row begins with what it found, already referenced, and takes blocks for `count` more."""
         assert request.row is not None
@@ -92,4 +106,5 @@ class Draft:
     def plan(self, released: tuple[int, ...], scrubs: list[tuple[int, int]]) -> StepPlan:
         """The step. Blocks (group, block) are scrubbed before anything is copied into them."""
         ops = (*(StateOp("scrub", block, block, group) for group, block in scrubs), *self.copies)
-        return StepPlan(tuple(self.rows), tuple(self.admitted), released, self.new_blocks, ops)
+        rows, admitted = tuple(self.rows), tuple(self.admitted)
+        return StepPlan(rows, admitted, released, self.new_blocks, ops, repeat=self.repeat)

@@ -21,6 +21,7 @@ from pelton.schedule.forks import Forks
 from pelton.schedule.order import Order
 from pelton.schedule.places import Places
 from pelton.schedule.planner import Planner
+from pelton.schedule.series import Series
 from pelton.schedule.sharing import Sharing
 from pelton.schedule.tracked import NewRequest, Tracked
 
@@ -40,7 +41,8 @@ class _Figures:
 class Scheduler:
     """`max_len`: tokens (prompt and answer) a request may have, the smaller of the model's length and the pool.
 
-    `limits` may be replaced between steps by others with as many rows. `preempted` names who lost its blocks between
+    `limits` may be replaced between steps by others with as many rows. `series` decides how many decode steps are one
+    call, and is told how long they take. `preempted` names who lost its blocks between
     the last plan and the one before it or for the last plan.
     """
 
@@ -62,6 +64,7 @@ class Scheduler:
         self._forks = Forks(self._blocks)
         self._sharing = Sharing(self._blocks)
         self._places = Places(limits.max_num_seqs)
+        self.series = Series(self._blocks, self.max_len)
         self._planner = Planner(order, self._places, self._blocks, self._forks, self._sharing)
         self._requests: dict[str, Tracked] = {}
         self._figures = _Figures()
@@ -163,25 +166,32 @@ class Scheduler:
         if not draft.rows:
             assert not self._requests, f"no progress with {self.num_running} running and {self.num_waiting} waiting"
             return None
+        if not waits:  # else somebody waits for no more than what this step computes
+            self.series.extend(draft, self._places.running, self.limits)
         plan = draft.plan(self._places.take_released(), self._blocks.take_scrubs())
         self._open = draft, plan
         return plan
 
-    def commit(self, plan: StepPlan, generated: Mapping[int, int], finished: Collection[int]) -> None:
-        """The step is done: its tokens are cached, `generated[row]` new ones are known, `finished` rows are over."""
+    def commit(self, plan: StepPlan, generated: Mapping[int, int], finished: Collection[int], steps: int = 1) -> None:
+        """The step is done, or so many of its series: its tokens are cached, `generated[row]` new ones are known,
+        `finished` rows are over.
+        """
         assert self._open is not None and self._open[1] is plan, "this is not the step that was planned last"
         draft, self._open = self._open[0], None
         for node in draft.entered:
             node.computed = True
-        self._figures.computed += sum(row.count for row in plan.rows)
+        self._figures.computed += steps * plan.num_tokens
         self._figures.copied += len(draft.copies)
         for row in plan.rows:
             request = self._places.at(row.row)
             if request is None:
                 continue  # aborted or preempted while the step ran
             drawn = generated.get(row.row, 0)
-            request.computed = row.start + row.count
+            request.computed = row.start + row.count + steps - 1
             request.total += drawn
+            if steps > 1 and request.table.fills(request.computed) and (keys := request.gives) is not None:
+                for node in request.table.enter(keys, request.computed):
+                    node.computed = True
             if row.sample:
                 self._forks.computed(request)
                 if request.suspects and drawn:

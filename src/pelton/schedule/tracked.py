@@ -16,6 +16,8 @@ class NewRequest:
 
     `parent`: id of an open request with the same prompt, of which this one is another answer: the prompt is computed
     once. `scored`: log-probabilities of its prompt are wanted, so all of it is computed. `arrival` in seconds.
+    `settles`: once so many tokens of the answer are drawn, each next one can be drawn with no decision before it; None:
+    never.
     """
 
     request_id: str
@@ -26,6 +28,7 @@ class NewRequest:
     keys: BlockKeys | None = None
     parent: str | None = None
     scored: bool = False
+    settles: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,11 @@
 // What it is not: part of the package. Denormals are flushed inside every call, as in the executable.
 #include <vector>
 
-#include "kernels.h"
+#include "tables.h"
 
 namespace {
 
-const pelton::Kernels& choose_kernels(int isa) {
-#if defined(__x86_64__)
-    if (isa == 2) return pelton::kernels_avx512();
-    if (isa == 1) return pelton::kernels_avx2();
-#endif
-    static_cast<void>(isa);
-    return pelton::kernels_portable();
-}
+const pelton::Kernels& choose_kernels(int isa) { return pelton::kernels_at(isa); }
 
 std::vector<pelton::ChunkStats> row_stats(int isa, const float* logits, int vocab) {
     std::vector<pelton::ChunkStats> stats;

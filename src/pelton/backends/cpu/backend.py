@@ -5,6 +5,7 @@ from pelton.backends.cpu import _native
 from pelton.backends.cpu.emit import Emitter, refusal
 from pelton.backends.cpu.executable import CpuExecutable
 from pelton.backends.cpu.machine import choose_isa, machine, worker_cores
+from pelton.backends.cpu.packed import PackedCache
 from pelton.core.errors import BackendError, CapacityError
 from pelton.program.module import Module
 from pelton.program.op import Op
@@ -32,7 +33,8 @@ class CpuBackend:
             native = _native.Executable(isa, cores, options.max_tokens, options.max_rows, module.vocab, options.exact)
         except RuntimeError as error:
             raise BackendError(f"{len(cores)} threads cannot be started: {error}.", "Set fewer threads.") from error
-        emitter = Emitter(native, module, options.entry, options.max_tokens, options.exact)
+        cache = PackedCache(options.packed_cache_bytes)
+        emitter = Emitter(native, module, options.entry, options.max_tokens, options.exact, cache)
         try:
             emitter.emit()
         except MemoryError as error:
@@ -40,7 +42,7 @@ class CpuBackend:
                 f"No memory for {module.weight_bytes >> 20} MiB of weights and steps of {options.max_tokens} tokens.",
                 "Take a smaller model, or a smaller max_num_batched_tokens.",
             ) from error
-        return CpuExecutable(native, module, options)
+        return CpuExecutable(native, module, options, emitter.keeper)
 
     def machine(self, threads: int = 0) -> Machine:
         return machine(threads)

@@ -3,21 +3,24 @@
 Runs once, at load.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pelton.backends.cpu import _native
+from pelton.backends.cpu.packed import Keeper, PackedCache, Wanted
+from pelton.core.errors import BackendError
 from pelton.program.formats import FORMATS
 from pelton.program.module import Module
 from pelton.program.op import Op
 from pelton.program.ops.elementwise import ACTIVATIONS
 from pelton.program.ops.linear import biases
+from pelton.program.passes.activations import INT8
 from pelton.program.passes.place import Placement, place
 from pelton.program.states import State
-from pelton.program.weights import VECTOR, Storage
+from pelton.program.weights import VALUES, VECTOR, Storage, identity_of
 
 # File format -> packed format: (default arithmetic, exact arithmetic). Block formats keep their codes in both.
 PACKED = {
@@ -26,16 +29,23 @@ PACKED = {
     "BF16": ("bf16", "bf16"),
     "Q4_0": ("q4", "q4"),
     "Q4_1": ("q4m", "q4m"),
-    "Q5_0": ("q8", "q8"),
-    "Q5_1": ("q8m", "q8m"),
+    "Q5_0": ("q5", "q5"),
+    "Q5_1": ("q5m", "q5m"),
     "Q8_0": ("q8", "q8"),
     "IQ4_NL": ("q4t", "q4t"),
     "Q2_K": ("q2khm", "q2khm"),
-    "Q3_K": ("q4kh", "q4kh"),
+    "Q3_K": ("q3kh", "q3kh"),
     "Q4_K": ("q4km", "q4km"),
-    "Q5_K": ("q8km", "q8km"),
-    "Q6_K": ("q8kh", "q8kh"),
+    "Q5_K": ("q5km", "q5km"),
+    "Q6_K": ("q6kh", "q6kh"),
     "IQ4_XS": ("q4kt", "q4kt"),
+    "INT8": ("i8c", "i8c"),
+    "INT8_64": ("q8s2", "q8s2"),
+    "INT8_128": ("q8s4", "q8s4"),
+    "INT4_64": ("q4s2", "q4s2"),
+    "INT4_128": ("q4s4", "q4s4"),
+    "INT4M_64": ("q4ms2", "q4ms2"),
+    "INT4M_128": ("q4ms4", "q4ms4"),
 }
 MAX_HEAD_DIM = 512  # what the attention kernel is made for (native/kernels.h)
 KINDS = (
@@ -70,16 +80,18 @@ def refusal(op: Op, states: Mapping[str, State] | None = None) -> str | None:
 
 @dataclass(slots=True)
 class Emitter:
-    """Fills one native Executable from one entry of a module."""
+    """Fills one native Executable from one entry of a module. `keeper`: what writes the packed weights to the disk."""
 
     native: _native.Executable
     module: Module
     entry: str
     max_tokens: int
     exact: bool
+    cache: PackedCache
+    keeper: Keeper | None = None
 
     def emit(self) -> None:
-        """Packs weights, adds states and ops, closes the executable."""
+        """Packs or maps weights, adds states and ops, closes the executable."""
         entry = self.module.entries[self.entry]
         placement = place(entry, self.max_tokens)
         matrices, vectors = self._weights(entry.ops)
@@ -89,17 +101,60 @@ class Emitter:
         self.native.finish(placement.size)
 
     def _weights(self, ops: tuple[Op, ...]) -> tuple[dict[str, int], dict[str, int]]:
-        matrices: dict[str, int] = {}
-        vectors: dict[str, int] = {}
         used = dict.fromkeys(name for op in ops for name in _weights_of(op))
+        vectors: dict[str, int] = {}
+        storages: dict[str, Storage] = {}
         for name in used:
             view = self.module.weights[name]
             storage = self.module.storages[view.storage]
             if view.use == VECTOR:
                 vectors[name] = self.native.add_vector(_vector(storage))
-            elif view.storage not in matrices:
-                matrices[view.storage] = self._matrix(storage)
+            elif storage.format not in PACKED:
+                raise BackendError(f"The CPU backend has no kernel for {storage.format} weights.")
+            else:
+                storages[view.storage] = storage
+        matrices = dict(zip(storages, self._matrices(tuple(storages.values())), strict=True))
+        for name, number in matrices.items():
+            if storages[name].form == VALUES:
+                self.native.use_values(number)
         return {name: matrices[self.module.weights[name].storage] for name in used if name not in vectors}, vectors
+
+    def _matrices(self, storages: tuple[Storage, ...]) -> list[int]:
+        """The number of each in the executable: mapped where a file has them packed, else packed now."""
+        if not self.cache.used:
+            return [self._matrix(storage) for storage in storages]
+        wanted = self._wanted(storages, read=False)
+        file = None if wanted is None else self.cache.open(wanted)
+        if file is not None and wanted is not None:
+            try:
+                return [
+                    self.native.add_packed(one.target, one.rows, one.cols, file.descriptor, entry.offset, entry.size)
+                    for one, entry in zip(wanted, file.entries, strict=True)
+                ]
+            finally:
+                file.close()
+        numbers = [self._matrix(storage) for storage in storages]
+        parts = [self.native.packed_matrix(number).data for number in numbers]
+        if self.cache.has_room(sum(len(part) for part in parts)):
+
+            def write(stopped: Callable[[], bool]) -> None:
+                if (found := self._wanted(storages, read=True)) is not None:
+                    self.cache.write(found, parts, stopped)
+                parts.clear()
+
+            self.keeper = Keeper(write)
+        return numbers
+
+    def _wanted(self, storages: tuple[Storage, ...], *, read: bool) -> list[Wanted] | None:
+        """What decides the packed bytes; None where the identity of one is not known. `read`: see Identified."""
+        wanted = []
+        for storage in storages:
+            identity = identity_of(storage.source, read=read)
+            if identity is None:
+                return None
+            target, name = PACKED[storage.format][self.exact], f"{identity} {storage.format} {storage.made}"
+            wanted.append(Wanted(name, target, storage.rows, storage.cols, storage.row_order))
+        return wanted
 
     def _matrix(self, storage: Storage) -> int:
         target = PACKED[storage.format][self.exact]
@@ -139,6 +194,7 @@ class Emitter:
             "softcap": op.number("softcap"),
             "activation": ACTIVATIONS.index(activation) if activation else -1,
             "residual": op.kind == "linear" and len(op.inputs) > 1,
+            "int8": op.text("activations") == INT8,
             "state": states[op.state] if op.state else -1,
             "layer": op.integer("layer"),
             "heads": op.integer("heads"),

@@ -5,9 +5,11 @@ import numpy as np
 
 from pelton.backends.backend import CompileOptions, Float32, StepInputs, StepOutputs, WorkingMemory
 from pelton.backends.cpu import _native
+from pelton.backends.cpu.packed import Keeper
 from pelton.backends.labels import labels
+from pelton.backends.repeat import in_turn
 from pelton.core.config import BLOCK_TOKENS
-from pelton.core.errors import CapacityError
+from pelton.core.errors import BackendError, CapacityError
 from pelton.program.module import Module
 from pelton.program.states import State
 
@@ -17,8 +19,11 @@ MAX_BLOCKS = 2**26  # block ids and indices are 32-bit numbers in a step
 class CpuExecutable:
     """See backends.backend.Executable."""
 
-    def __init__(self, native: _native.Executable, module: Module, options: CompileOptions) -> None:
+    def __init__(
+        self, native: _native.Executable, module: Module, options: CompileOptions, keeper: Keeper | None = None
+    ) -> None:
         self._native = native
+        self._keeper = keeper
         self._module = module
         self._options = options
         self._labels = labels(module.entries[options.entry].ops)
@@ -48,25 +53,50 @@ class CpuExecutable:
         return self._labels
 
     def run(self, inputs: StepInputs) -> StepOutputs:
-        """Raises ValueError where the step is larger than what was compiled for, or its numbers lead outside of it."""
+        """Raises ValueError where the step is larger than what was compiled for, or its numbers lead outside of it;
+        BackendError where it was cancelled.
+        """
+        if inputs.repeat > 1 and (inputs.trace or inputs.want_logits):
+            return in_turn(self.run, inputs)
         rows, tokens = len(inputs.logit_rows), len(inputs.tokens)
         if tokens > self._options.max_tokens or rows > self._options.max_rows:
             limits = f"{self._options.max_tokens} tokens and {self._options.max_rows} rows"
             raise ValueError(f"a step of {tokens} tokens and {rows} logit rows, compiled for {limits}")
         top = max(0, int(inputs.sampling["logprobs"].max())) if rows else 0
-        ints = np.zeros((3, rows), np.int32)
-        logprobs = np.zeros(rows, np.float32)
-        top_ids = np.empty((rows, top), np.int32)
-        top_logprobs = np.empty((rows, top), np.float32)
+        all_rows = inputs.repeat * rows
+        ints = np.zeros((3, all_rows), np.int32)
+        logprobs = np.zeros(all_rows, np.float32)
+        top_ids = np.empty((all_rows, top), np.int32)
+        top_logprobs = np.empty((all_rows, top), np.float32)
         logits = np.empty((rows, self._module.vocab), np.float32) if inputs.want_logits else None
         edits = None if inputs.edits is None else inputs.edits.view(np.uint8)
         trace = np.zeros((len(self._labels), tokens), np.uint64) if inputs.trace else None
-        self._native.run(
+        timing = np.zeros((len(self._labels), 2), np.uint64) if inputs.timing else None
+        wanted = [(wish.layer, wish.first, wish.rows) for wish in inputs.columns]
+        columns = np.array(wanted, np.int32).reshape(-1) if wanted else None
+        steps, seconds = self._native.run(
             inputs.tokens, inputs.positions, inputs.starts, inputs.counts, inputs.tables, inputs.table_offsets,
             inputs.logit_rows, inputs.sampling.view(np.uint8), ints, logprobs, top_ids, top_logprobs, logits,
-            edits, inputs.edit_offsets, inputs.block_ops, trace,
+            edits, inputs.edit_offsets, inputs.block_ops, trace, inputs.parents, columns,
+            [wish.sums for wish in inputs.columns],
+            timing, inputs.repeat, inputs.stops, inputs.stop_offsets, inputs.wake,
         )  # fmt: skip
-        return StepOutputs(ints[0], logprobs, ints[1], ints[2], top_ids, top_logprobs, logits, trace)
+        if not steps:
+            raise BackendError("The step was cancelled.")
+        if steps < inputs.repeat:
+            drawn = steps * rows
+            ints, logprobs = ints[:, :drawn], logprobs[:drawn]
+            top_ids, top_logprobs = top_ids[:drawn], top_logprobs[:drawn]
+        ranks, faults = ints[1], ints[2]
+        return StepOutputs(
+            ints[0], logprobs, ranks, faults, top_ids, top_logprobs, logits, trace, timing, steps, seconds
+        )
+
+    def cancel(self) -> None:
+        """The step under way, if there is one, ends within one op of each worker, and its `run` raises. For another
+        thread.
+        """
+        self._native.cancel()
 
     def blocks(self) -> "CpuBlockOps":
         return CpuBlockOps(self._native, self._module, self._options.exact)
@@ -76,6 +106,8 @@ class CpuExecutable:
 
     def close(self) -> None:
         """Frees weights, KV and threads; the executable cannot be used afterwards."""
+        if self._keeper is not None:
+            self._keeper.close()
         del self._native
 
 

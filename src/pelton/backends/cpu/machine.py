@@ -14,6 +14,7 @@ from pelton.core.environment import variable
 from pelton.core.errors import SettingError
 
 _CGROUP = Path("/sys/fs/cgroup")
+_NODES = Path("/sys/devices/system/node")
 
 
 def allowed_cores() -> list[int]:
@@ -44,14 +45,19 @@ def worker_cores(threads: int) -> list[int]:
 
 def choose_isa() -> tuple[str, tuple[str, ...]]:
     """(instruction set, notes): the best one, or the one PELTON_ISA forces; notes say what was passed over and why."""
-    available = _native.instruction_sets()
+    available, refused = _native.instruction_sets(), _native.refused_instruction_sets()
+    # What a CPU does not have is no news; what it has and cannot be used is.
+    passed_over = tuple(f"{name} is not used: {reason}" for name, reason, wanting in refused if wanting)
     forced = variable("PELTON_ISA")
     if not forced:
-        return available[0], ()
+        return available[0], passed_over
     if forced not in available:
-        raise SettingError(f"PELTON_ISA={forced!r} cannot run here.", f"Available: {', '.join(available)}.")
-    note = f"PELTON_ISA forces {forced}; the best available is {available[0]}"
-    return forced, (note,) if forced != available[0] else ()
+        reasons = {name: reason for name, reason, _ in refused}
+        reason = reasons.get(forced, "there are no kernels of this name for this kind of processor")
+        raise SettingError(f"PELTON_ISA={forced!r} cannot run here: {reason}.", f"Use one of: {', '.join(available)}.")
+    if forced == available[0]:
+        return forced, passed_over
+    return forced, (f"PELTON_ISA forces {forced}; the best available is {available[0]}", *passed_over)
 
 
 def free_memory() -> int:
@@ -71,7 +77,44 @@ def machine(threads: int) -> Machine:
     allowed = allowed_threads()
     if workers > allowed:
         notes = (*notes, f"{workers} threads on {allowed} allowed cores: they will get in each other's way")
-    return Machine("cpu", isa, workers, free_memory(), notes)
+    nodes = memory_nodes(allowed_cores())
+    if len(nodes) > 1 and workers > 1:
+        notes = (
+            *notes,
+            f"the allowed cores belong to {len(nodes)} memory nodes, over which the weights are spread as they are "
+            f"loaded; an engine for each node reads faster (taskset --cpu-list {min(nodes)})",
+        )
+    return Machine("cpu", isa, workers, free_memory(), notes, placing(workers))
+
+
+def placing(workers: int) -> str:
+    """How so many workers share the cores, for people."""
+    cores, quota = len(allowed_cores()), _cpu_quota()
+    where = f"{cores} allowed core{'s' if cores > 1 else ''}"
+    paid = f", a quota of {quota:g}" if quota and quota < cores else ""
+    return f"one pinned to each of {where}{paid}" if workers == cores else f"on {where}{paid}, not pinned"
+
+
+def memory_nodes(cores: list[int]) -> list[str]:
+    """Lists of the cores of each memory node, as the system writes them, of those nodes that have one of these."""
+    own, found = set(cores), []
+    for file in sorted(_NODES.glob("node[0-9]*/cpulist")):
+        try:
+            text = file.read_text().strip()
+            if own & _core_list(text):
+                found.append(text)
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _core_list(text: str) -> set[int]:
+    """The numbers in a list such as 0-3,8,10-11; ValueError where it is none."""
+    cores: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return cores
 
 
 def _cpu_quota() -> float | None:

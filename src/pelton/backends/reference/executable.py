@@ -1,6 +1,7 @@
 """Runs an entry op by op in torch, as an Executable. Invariant: what a row gets depends on its own sequence alone."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -20,11 +21,15 @@ from pelton.backends.backend import (
     WorkingMemory,
 )
 from pelton.backends.labels import labels
+from pelton.backends.reference.attention import add_columns
 from pelton.backends.reference.choice import most_likely, scored
-from pelton.backends.reference.kernels import Sequence, Step, execute
+from pelton.backends.reference.kernels import execute
 from pelton.backends.reference.pool import BLOCK, KVPool, ReferenceBlocks
+from pelton.backends.reference.step import Sequence, Step, paths_of
 from pelton.backends.reference.trace import Hashes, Tracer
 from pelton.backends.reference.weights import Weights
+from pelton.backends.repeat import in_turn
+from pelton.core.clock import SystemClock
 from pelton.core.counters import Counters
 from pelton.program import OPS
 from pelton.program.module import Module
@@ -58,6 +63,7 @@ class ReferenceExecutable:
         self._kv_dtype = torch.float32 if options.exact else torch.bfloat16
         self._pools: dict[str, KVPool] = {}
         self._counters = Counters()
+        self._clock = SystemClock()
         self._choose: Choose = options.choose or most_likely
 
     @property
@@ -82,8 +88,12 @@ class ReferenceExecutable:
     def labels(self) -> tuple[str, ...]:
         return labels(self._ops)
 
-    @torch.no_grad()
     def run(self, inputs: StepInputs) -> StepOutputs:
+        return in_turn(self._step, inputs) if inputs.repeat > 1 else self._step(inputs)
+
+    @torch.no_grad()
+    def _step(self, inputs: StepInputs) -> StepOutputs:
+        began = self._clock.now()
         self._operate(inputs)
         step = Step(
             weights=self._weights,
@@ -98,8 +108,11 @@ class ReferenceExecutable:
         )
         tracer = Tracer(len(self._ops), step) if inputs.trace else None
         (logits,) = execute(self._ops, step, tracer)
+        for wish in inputs.columns:
+            add_columns(wish, [op for op in self._ops if op.kind == "attend"][wish.layer], step)
         self._count(StepShape(tuple((s.start, s.count) for s in step.sequences), len(inputs.logit_rows)))
-        return self._outputs(logits.numpy(), inputs, tracer.hashes if tracer else None)
+        outputs = self._outputs(logits.numpy(), inputs, tracer.hashes if tracer else None)
+        return replace(outputs, seconds=self._clock.now() - began)
 
     def blocks(self) -> BlockOps:
         return ReferenceBlocks(tuple(self._pools.values()))
@@ -173,6 +186,7 @@ def _sequences(inputs: StepInputs) -> tuple[Sequence, ...]:
     sequences, first = [], 0
     for number, (start, count) in enumerate(zip(inputs.starts.tolist(), inputs.counts.tolist(), strict=True)):
         own = inputs.tables[:, inputs.table_offsets[number] : inputs.table_offsets[number + 1]]
-        sequences.append(Sequence(first, count, start, torch.from_numpy(own.astype(np.int64))))
+        paths = None if inputs.parents is None else paths_of(inputs.parents[first : first + count].tolist())
+        sequences.append(Sequence(first, count, start, torch.from_numpy(own.astype(np.int64)), paths))
         first += count
     return tuple(sequences)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pelton.backends.reference.kernels import Sequence, Step
+from pelton.backends.reference.step import Sequence, Step
 from pelton.program.op import Op
 
 Hashes = NDArray[np.uint64]

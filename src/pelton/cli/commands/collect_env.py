@@ -63,10 +63,30 @@ def _machine() -> Iterator[tuple[str, str]]:
         chosen, notes, threads = str(error), (), "?"
     yield "kernels", chosen
     yield "available", ", ".join(native.instruction_sets())
+    for name, reason, _ in native.refused_instruction_sets():
+        yield "refused", f"{name}: {reason}"
     for note in notes:
         yield "note", note
     yield "cores", f"{len(cpu.allowed_cores())} allowed of {os.cpu_count()}, {threads} threads by default"
     yield "memory", f"{_total_memory()}, {size_text(cpu.free_memory())} free for this process"
+    yield from _probed()
+
+
+def _probed() -> Iterator[tuple[str, str]]:
+    """The main lines of the machine's kept figures."""
+    probe = import_module("pelton.backends.cpu.probe.cached")
+    limits = import_module("pelton.backends.cpu.probe.limits")
+    try:
+        kept = probe.load(import_module("pelton.backends.cpu.probe.identity").identify())
+    except PeltonError:
+        kept = None
+    if kept is None:
+        yield "probe", "not measured: pelton probe does it"
+        return
+    most = limits.largest(kept)
+    reading = f"reading {size_text(most.working_set_bytes)} at {most.bytes_per_s.median / 1e9:.1f} GB/s"
+    products = f"products at most {limits.matrix_rate(kept) / 1e9:.0f} GFLOP/s"
+    yield "probe", f"{reading}, {products} ({kept.identity.threads} threads, {kept.date})"
 
 
 def _total_memory() -> str:

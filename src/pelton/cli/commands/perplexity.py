@@ -50,7 +50,7 @@ def perplexity_command(words: tuple[str, ...], model_flag: str | None, **flags: 
     windows, strides and conventions, and perplexity only between equal tokenizers; bits per byte compares all.
     """
     reference, file = _words(words, model_flag)
-    text = _text(file)
+    text = read_text(file)
     given = {name: flags[name] for name in ("max_num_seqs", "enable_prefix_caching") if flags[name] is not None}
     # Windows share no beginnings, so that keeping them would only cost memory.
     with load(reference, {**flags, "max_num_seqs": MAX_NUM_SEQS, "enable_prefix_caching": False, **given}) as llm:
@@ -85,7 +85,8 @@ def _name(file: str) -> str:
     return "standard input" if file == STDIN else file
 
 
-def _text(file: str) -> str:
+def read_text(file: str) -> str:
+    """The text of a file, or of standard input for -."""
     name = _name(file)
     try:
         raw = need_stdin().read() if file == STDIN else Path(file).read_bytes()

@@ -24,7 +24,7 @@ from pelton.cli.options import (
     written_size,
 )
 from pelton.cli.terminal import Status, decode_text, emit, shows_progress
-from pelton.core.config import DTYPES, EngineConfig, resolve
+from pelton.core.config import ACTIVATIONS, DTYPES, LINEAR_FORMS, EngineConfig, resolve
 from pelton.core.errors import CapacityError, CheckpointError, RequestError, SettingError
 from pelton.engine.needs import check_names
 from pelton.measure.verify.start import Ready, start
@@ -39,6 +39,9 @@ SETTINGS = (
     "threads",
     "tokenizer",
     "hf_overrides",
+    "quantization",
+    "linear_form",
+    "activations",
     "max_model_len",
     "kv_codec",
     "kv_cache_memory_bytes",
@@ -84,6 +87,9 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> 
 @click.option("--threads", type=int, help=ENGINE_HELP["threads"])
 @click.option("--tokenizer", help=ENGINE_HELP["tokenizer"])
 @click.option("--hf-overrides", metavar="JSON", help=ENGINE_HELP["hf_overrides"])
+@click.option("--quantization", cls=Choosing, help=ENGINE_HELP["quantization"])
+@click.option("--linear-form", type=click.Choice(LINEAR_FORMS), help=ENGINE_HELP["linear_form"])
+@click.option("--activations", type=click.Choice(ACTIVATIONS), help=ENGINE_HELP["activations"])
 @click.option("--max-model-len", type=parse_length, metavar="INTEGER", help=ENGINE_HELP["max_model_len"])
 @click.option("--kv-codec", cls=Choosing, help=ENGINE_HELP["kv_codec"])
 @click.option(

@@ -27,6 +27,7 @@ class Alias:
 ALIASES: Mapping[str, Alias] = {
     # vLLM
     "--num-gpu-blocks-override": Alias("num_blocks"),
+    "-q": Alias("quantization"),
     "--disable-uvicorn-access-log": Alias("disable_access_log", True),
     "--uvicorn-log-level": Alias("log_level"),
     # SGLang
@@ -69,7 +70,6 @@ _SHORT: Mapping[str, str] = {
     "--tp-size": "tensor_parallel_size",
     "-pp": "pipeline_parallel_size",
     "-dp": "data_parallel_size",
-    "-q": "quantization",
     "-O": "optimization_level",
     "-ngl": "n_gpu_layers",
     "-dev": "device",

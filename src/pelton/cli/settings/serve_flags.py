@@ -73,16 +73,17 @@ MODEL, FETCH, MEMORY, SCHEDULE, SAMPLING, DOOR, REQUESTS, LOGS = (
 )
 _GROUPS: Mapping[str, str] = {
     **dict.fromkeys(("tokenizer", "dtype", "max_model_len", "chat_template", "backend", "threads"), MODEL),
-    **dict.fromkeys(("hf_overrides",), MODEL),
+    **dict.fromkeys(("hf_overrides", "quantization", "linear_form", "activations", "packed_cache_bytes"), MODEL),
     **dict.fromkeys(FETCH_FLAGS, FETCH),
     **dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"), SCHEDULE),
     **dict.fromkeys(("context_cost",), SCHEDULE),
-    **dict.fromkeys(("max_num_queued_reqs", "scheduling_policy"), SCHEDULE),
+    **dict.fromkeys(("max_num_queued_reqs", "scheduling_policy", "max_steps_per_call"), SCHEDULE),
     **dict.fromkeys(("generation_config", "override_generation_config"), SAMPLING),
 }
 _TEXTS = {"block_size": "Tokens in a block.", "max_num_seqs": "Requests computed at once."}
 _ENGINE_KINDS = {
     "kv_cache_memory_bytes": Kind.SIZE,
+    "packed_cache_bytes": Kind.SIZE,
     "max_model_len": Kind.LENGTH,
     "context_cost": Kind.NUMBER,
     "override_generation_config": Kind.TABLE,

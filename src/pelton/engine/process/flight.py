@@ -56,9 +56,10 @@ class FlightRecord:
             self._name(admission)
         shown = plan.rows[:MOST_ROWS]
         self._step += 1
-        numbers = [number for row in shown for number in (row.row, row.start, row.count)]
+        more = plan.repeat - 1
+        numbers = [number for row in shown for number in (row.row, row.start, row.count + more)]
         struct.pack_into(f"<{len(numbers)}i", self._map, _HEADER.size, *numbers)
-        sizes = (len(plan.rows), len(shown), plan.num_tokens, len(plan.state_ops))
+        sizes = (len(plan.rows), len(shown), plan.num_tokens * plan.repeat, len(plan.state_ops))
         _HEADER.pack_into(self._map, 0, 1, self._step, now, *sizes)
 
     def end(self) -> None:

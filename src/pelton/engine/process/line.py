@@ -29,6 +29,10 @@ class Line:
         self._poll = select.poll()
         self._poll.register(self._woken, select.POLLIN)
 
+    def fileno(self) -> int:
+        """The socket's, which is readable once there is something to receive."""
+        return self._socket.fileno()
+
     def receive(self, *, wait: bool) -> list[Inbound]:
         """The messages that are there; with `wait`, once there is one, or a signal. EOFError: the parent is gone."""
         if wait:

@@ -61,6 +61,7 @@ class Loop:
         self._told = False
         self._over = False
         engine.on_plan = self._record
+        engine.runner.wake = line.fileno()
 
     def finish(self) -> None:
         """Takes no more requests, and ends when the open ones are over. Safe to call from a signal's handler."""

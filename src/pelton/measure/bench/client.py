@@ -16,6 +16,7 @@ from pelton.measure.bench.workload import Sample, TokenIds
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 UNIX = "unix:"
+WEIGHTS = "pelton:weight_bytes{"  # of our servers' metrics
 NO_ROUTE = (404, 405, 501)
 ERROR_TEXT = 500  # characters of a server's error that are kept
 TOKENIZER = "Name the model whose tokenizer counts them by --tokenizer."
@@ -125,6 +126,16 @@ class Client:
         timing = await self.ask(asked)
         if timing.error:
             raise BackendError(f"{self.target.base_url} refuses the model {self.target.model!r}: {timing.error}")
+
+    async def weight_bytes(self) -> int | None:
+        """Bytes of the weights that the server holds; None for a server that is none of ours."""
+        assert self._http is not None
+        try:
+            async with self._http.get(self.target.url("/metrics")) as reply:
+                lines = (await reply.text(errors="replace")).splitlines()
+            return next((int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(WEIGHTS)), None)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return None
 
     async def reset_prefix_cache(self) -> bool:
         """Whether the server has forgotten the prefixes it knew; False where it has no such route, or did not."""

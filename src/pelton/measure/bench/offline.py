@@ -11,6 +11,7 @@ from pelton.core.request import RequestOutput
 from pelton.engine.llm import LLM
 from pelton.engine.prompts import Prompt
 from pelton.measure.bench.conversation import History, remembered, spoken, turns
+from pelton.measure.bench.host import HostWork
 from pelton.measure.bench.workload import Sample
 
 LATENCY_PERCENTILES = (10, 25, 50, 75, 90, 99)
@@ -65,8 +66,11 @@ def latency(
     prompts = [prompt_of(llm, sample) for sample in batch]
     params = [answers.params(sample.output_len) for sample in batch]
     taken = []
+    host = HostWork(llm)
     for number in range(iterations.warmups + iterations.count):
         llm.reset_prefix_cache()
+        if number == iterations.warmups:
+            host = HostWork(llm)
         start = clock.now()
         llm.generate(prompts, params, use_tqdm=False)
         if number >= iterations.warmups:
@@ -78,6 +82,7 @@ def latency(
         "std_latency": float(np.std(taken)),
         "latencies": taken,
         "percentiles": {str(at): float(value) for at, value in zip(LATENCY_PERCENTILES, percentiles, strict=True)},
+        "host": host.figures(sum(taken)),
     }
 
 
@@ -91,7 +96,7 @@ def throughput(
     """
     if any(sample.follows is not None for sample in samples):
         answers = replace(answers, detokenize=True)
-    seconds = 0.0
+    seconds, host = 0.0, HostWork(llm)
     outputs: list[RequestOutput] = []
     histories: dict[int | None, History] = {}
     for turn in turns(samples):
@@ -117,4 +122,5 @@ def throughput(
         "tokens_per_second": (tokens_in + tokens_out) / seconds,
         "output_tokens_per_second": tokens_out / seconds,
         "failed": sum(output.error is not None for output in outputs),
+        "host": host.figures(seconds),
     }

@@ -14,5 +14,6 @@ DIMENSIONS: Registry[type[Dimension]] = Registry(
         "prefix_reuse": "pelton.measure.verify.dimensions.prefix_reuse:PrefixReuse",
         "preemption": "pelton.measure.verify.dimensions.preemption:Preemption",
         "fork_count": "pelton.measure.verify.dimensions.fork_count:ForkCount",
+        "decode_calls": "pelton.measure.verify.dimensions.decode_calls:DecodeCalls",
     },
 )

@@ -107,6 +107,11 @@ class Live:
         scheduler = self.engine.scheduler
         scheduler.limits = replace(scheduler.limits, long_prefill_token_threshold=tokens)
 
+    def limit_steps(self, steps: int) -> None:
+        """From now on a call does at most so many steps."""
+        scheduler = self.engine.scheduler
+        scheduler.limits = replace(scheduler.limits, max_steps_per_call=steps)
+
 
 class Dimension(Protocol):
     """Made without arguments. The names of counters are its own; they are added up over all schedules of a cell."""

@@ -99,6 +99,7 @@ class Planner:
             schedule=ScheduleSection(
                 max_num_seqs=self._sizes.rows,
                 max_num_batched_tokens=rng.choice((self._sizes.tokens, self._budget(rng))),
+                max_steps_per_call=1,
             ),
             cache=CacheSection(),
             block_size=self._sizes.block_size,

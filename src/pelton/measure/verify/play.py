@@ -108,12 +108,14 @@ class Stage:
         self._pieces = tuple(pieces)
 
     def _keep_hashes(self, traced: TracedExecutable) -> None:
-        """The executable's sequences are the plan's rows in their order."""
-        column = 0
-        for piece in self._pieces:
-            kept = self.hashes.setdefault(piece.request.request_id, Hashes())
-            kept.add(piece.start, traced.last[:, column : column + piece.count])
-            column += piece.count
+        """The executable's sequences are the plan's rows in their order; several steps stand one behind the other."""
+        column, step = 0, 0
+        while column < traced.last.shape[1]:
+            for piece in self._pieces:
+                kept = self.hashes.setdefault(piece.request.request_id, Hashes())
+                kept.add(piece.start + step, traced.last[:, column : column + piece.count])
+                column += piece.count
+            step += 1
 
 
 def play(
@@ -149,8 +151,8 @@ def play(
 
 
 def play_alone(rig: Rig, request: Request, *, traced: bool = False) -> tuple[Answer, Hashes]:
-    """The request all by itself: its whole prompt in one piece, no cache, nobody beside it."""
-    schedule = ScheduleSection(max_num_seqs=1, max_num_batched_tokens=rig.sizes.tokens)
+    """The request all by itself: its whole prompt in one piece, then step by step, no cache, nobody beside it."""
+    schedule = ScheduleSection(max_num_seqs=1, max_num_batched_tokens=rig.sizes.tokens, max_steps_per_call=1)
     stage = _stage(rig, schedule, CacheSection(enable_prefix_caching=False), rig.sizes.blocks, traced=traced)
     stage.add(request)
     while stage.engine.has_work:

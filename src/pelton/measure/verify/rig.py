@@ -61,6 +61,7 @@ class Rig:
         order = ORDERS.get(schedule.scheduling_policy)()
         groups = [KVGroup(self.pool(min(blocks, most) + 1), window) for most, window in sizes.groups]
         scheduler = self.scheduler(schedule, cache, order, groups, sizes.block_size, sizes.max_len)
+        scheduler.series.seconds = float("inf")  # what is planned does not depend on times
         windows = [group.window for group in groups]
         states = RowStates(schedule.max_num_seqs, scheduler.max_len, sizes.block_size, windows)
         runner = self.runner(executable or self.executable, states, encode)

@@ -1,8 +1,9 @@
 """attend: queries over the cached keys and values of their own sequence (arXiv 2205.14135, 2309.06180).
 
 inputs (q,) [T, heads x key_dim]; state; attrs layer, heads, scale, softcap (0: none), slopes (one for each query head,
-or none): added to a score is slope * (j - i), i the query's and j the key's index. Output [T, heads x value_dim]. The
-window is the state's. Query head a reads KV head a // (heads / kv_heads).
+or none): added to a score is slope * (j - i), i the query's and j the key's index. Output [T, heads x value_dim]; with
+the attr lse a second one [T, heads]: log of the sum of exp(score) over what the token sees. The window is the state's.
+Query head a reads KV head a // (heads / kv_heads).
 """
 
 from pelton.program.op import Cost, Op, Tables
@@ -56,10 +57,14 @@ class Attend:
             raise ValueError(
                 f"attend: {heads} heads of {spec.key_dim} do not fit width {width} and {spec.heads} KV heads"
             )
-        return ((rows, heads * spec.value_dim),)
+        out = (rows, heads * spec.value_dim)
+        return (out, (rows, heads)) if op.attrs.get("lse", False) else (out,)
 
     def cost(self, op: Op, tables: Tables, step: StepShape) -> Cost:
-        """KV blocks are read once for all query heads of a group and up to ROWS of a sequence's tokens in the step."""
+        """KV blocks are read once for all query heads of a group and up to ROWS of a sequence's tokens in the step.
+
+        Where several sequences share blocks, a backend may read less than this says.
+        """
         assert op.state is not None
         spec, heads = tables.states[op.state].spec, op.integer("heads")
         pairs = blocks = 0
@@ -70,7 +75,8 @@ class Attend:
         score += SLOPE_FLOPS if op.attrs.get("slopes") else 0
         flops = pairs * heads * (2 * (spec.key_dim + spec.value_dim) + score)
         read = step.nbytes(tables.values[op.inputs[0]]) + blocks * BLOCK * spec.token_bytes(tables.kv_element)
-        return Cost(flops=flops, read=read, written=step.tokens * heads * spec.value_dim * 4)
+        written = step.tokens * heads * (spec.value_dim + (1 if op.attrs.get("lse", False) else 0)) * 4
+        return Cost(flops=flops, read=read, written=written)
 
     def lower(self, op: Op) -> list[Op] | None:
         return None

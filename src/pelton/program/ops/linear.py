@@ -1,7 +1,8 @@
 """linear: products with one or more matrices over the same input, with what is fused around them.
 
 inputs (x,) or (x, residual); weights: the matrices; outputs: one for each matrix, or one when `activation` joins two.
-attrs: `gain` and `eps` (rms_norm of x first), `biases` (a vector view or "" for each matrix), `activation`.
+attrs: `gain` and `eps` (rms_norm of x first), `biases` (a vector view or "" for each matrix), `activation`;
+`activations`: "int8" where rows are rounded to 8 bits and products are those of integers (docs/numerics.md).
 """
 
 from pelton.program.op import Cost, Op, Tables
@@ -62,9 +63,10 @@ class Linear:
         if gain:
             ops.append(Op("rms_norm", (x,), (f"{last}.normed",), (gain,), attrs={"eps": op.attrs["eps"]}))
             x = f"{last}.normed"
+        rounded = {"activations": op.text("activations")} if op.text("activations") else {}
         names = op.outputs if not (activation or residual) else tuple(f"{last}.{i}" for i in range(len(op.weights)))
         for name, weight, bias in zip(names, op.weights, biases(op), strict=True):
-            ops.append(Op("linear", (x,), (name,), (weight,), attrs={"biases": (bias,)}))
+            ops.append(Op("linear", (x,), (name,), (weight,), attrs={"biases": (bias,), **rounded}))
         if activation:
             target = f"{last}.gated" if residual else last
             ops.append(Op("gated", names, (target,), attrs={"activation": activation}))

@@ -17,7 +17,7 @@ class Dense:
     def claims(self, formats: frozenset[str]) -> bool:
         return formats <= DENSE
 
-    def describe(self, storages: Iterable[Storage], *, exact: bool) -> WeightFacts:
+    def describe(self, storages: Iterable[Storage], *, exact: bool, inputs: str = "") -> WeightFacts:
         storages = tuple(storages)
         bits, sizes = measure(storages)
         rounded = rounding(storages, exact=exact)

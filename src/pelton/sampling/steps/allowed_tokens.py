@@ -28,6 +28,9 @@ class AllowedTokens:
         if not known:
             edits.allow(params.allowed_token_ids or ())
 
+    def settles(self, params: SamplingParams) -> int:
+        return 0
+
     def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         which = np.zeros(len(logits), np.bool_)
         which[list(params.allowed_token_ids or ())] = True

@@ -30,6 +30,9 @@ class BadWords:
         for token in completing(history):
             edits.ban_once(token)
 
+    def settles(self, params: SamplingParams) -> None:
+        return None
+
     def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         return without(logits, completing(history))
 

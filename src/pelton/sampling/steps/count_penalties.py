@@ -28,6 +28,9 @@ class CountPenalties:
         for token in history.new_output(known):
             edits.count(token)
 
+    def settles(self, params: SamplingParams) -> None:
+        return None
+
     def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         count = np.zeros_like(logits)
         np.add.at(count, list(history.output), 1)

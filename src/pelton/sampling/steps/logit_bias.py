@@ -27,6 +27,9 @@ class LogitBias:
         if not known:
             edits.add_all(params.logit_bias or {})
 
+    def settles(self, params: SamplingParams) -> int:
+        return 0
+
     def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         result = logits.copy()
         for token, bias in (params.logit_bias or {}).items():

@@ -27,6 +27,9 @@ class MinP:
     def edit(self, params: SamplingParams, history: History, edits: Edits, known: int) -> None:
         """Nothing: the record says it all."""
 
+    def settles(self, params: SamplingParams) -> int:
+        return 0
+
     def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         least = float(logits.max()) + math.log(params.min_p)
         return kept(logits, logits.astype(np.float64) >= least)

@@ -28,5 +28,8 @@ class MinTokens:
             for token in history.stop_ids:
                 edits.ban_once(token)
 
+    def settles(self, params: SamplingParams) -> int:
+        return params.min_tokens
+
     def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         return without(logits, history.stop_ids if len(history.output) < params.min_tokens else ())

@@ -26,6 +26,9 @@ class RepetitionPenalty:
     def edit(self, params: SamplingParams, history: History, edits: Edits, known: int) -> None:
         edits.see(set(history.new_output(known)) if known else {*history.prompt, *history.output})
 
+    def settles(self, params: SamplingParams) -> None:
+        return None
+
     def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         seen = np.unique(np.array([*history.prompt, *history.output], np.int64))
         penalty = logits.dtype.type(params.repetition_penalty)

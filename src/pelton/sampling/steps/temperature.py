@@ -28,6 +28,9 @@ class Temperature:
     def edit(self, params: SamplingParams, history: History, edits: Edits, known: int) -> None:
         """Nothing: the record says it all."""
 
+    def settles(self, params: SamplingParams) -> int:
+        return 0
+
     def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         with np.errstate(over="ignore"):  # whoever draws looks at the maximum
             return logits / logits.dtype.type(min(params.temperature, LARGEST))

@@ -28,6 +28,9 @@ class TopK:
     def edit(self, params: SamplingParams, history: History, edits: Edits, known: int) -> None:
         """Nothing: the record says it all."""
 
+    def settles(self, params: SamplingParams) -> int:
+        return 0
+
     def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         if params.top_k >= len(logits):
             return logits.copy()

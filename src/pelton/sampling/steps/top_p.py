@@ -32,6 +32,9 @@ class TopP:
     def edit(self, params: SamplingParams, history: History, edits: Edits, known: int) -> None:
         """Nothing: the record says it all."""
 
+    def settles(self, params: SamplingParams) -> int:
+        return 0
+
     def apply(self, logits: Logits, params: SamplingParams, history: History) -> Logits:
         order = np.argsort(-logits, kind="stable")
         mass = np.exp(logits[order].astype(np.float64) - float(logits.max()))

@@ -41,7 +41,7 @@ MOST_TOKENS = 1 << 17  # edges of token counts until the model's context is know
 BAD_LOGITS = "logits"  # a word of the errors of requests whose logits were NaN or infinite
 
 # What the engine itself counts from its start: name -> (figure, help).
-TOTALS: Mapping[str, tuple[Callable[[EngineStats], int], str]] = {
+TOTALS: Mapping[str, tuple[Callable[[EngineStats], float], str]] = {
     "vllm:num_preemptions": (
         lambda stats: stats.preemptions_total,
         "Requests that lost their blocks and were computed again.",
@@ -64,6 +64,10 @@ TOTALS: Mapping[str, tuple[Callable[[EngineStats], int], str]] = {
         "Blocks copied because requests that shared them parted.",
     ),
     "pelton:steps": (lambda stats: stats.steps_total, "Steps of the engine."),
+    "pelton:backend_seconds": (
+        lambda stats: stats.backend_seconds_total,
+        "Time of steps in the backend; what pelton:step_seconds sums up to beyond it is the engine's own work.",
+    ),
     "pelton:computed_tokens": (
         lambda stats: stats.computed_tokens_total,
         "Tokens computed, of prompts and answers, repeated work included.",
@@ -116,7 +120,7 @@ class Metrics(Collector):
         self._families = Families({"model_name": model_name, "engine": ENGINE})
         self._clock = clock or SystemClock()
         self._stats = EngineStats()
-        self._before = dict.fromkeys(TOTALS, 0)  # of engines that were restarted
+        self._before = dict.fromkeys(TOTALS, 0.0)  # of engines that were restarted
         self._open: dict[str, _Sequence] = {}
         self._left: set[str] = set()
         self._counts: Counter[str] = Counter()
@@ -259,6 +263,8 @@ class Metrics(Collector):
         if self._engine is not None:
             yield info("vllm:cache_config_info", "The KV cache.", _cache_info(*self._engine))
             yield families.gauge("pelton:start_seconds", "Time the engine took to start.", self._engine[1].seconds)
+            text = "Bytes of the weights as they are held, all of which a step reads but for rows looked up."
+            yield families.gauge("pelton:weight_bytes", text, self._engine[1].held_bytes)
         free = stats.kv_blocks - stats.held_blocks - stats.cached_blocks
         states = by("state", {"held": stats.held_blocks, "cached": stats.cached_blocks, "free": free})
         yield families.gauge("pelton:kv_blocks", "KV blocks, by what they hold.", states)

@@ -4,6 +4,7 @@
 #define portable function_probe_portable
 #define avx2 function_probe_avx2
 #define avx512 function_probe_avx512
+#define neon function_probe_neon
 
 #include <vector>
 

@@ -2,17 +2,23 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
-#include "exec.h"
-#include "pack.h"
-#include "step.h"
+#include "available.h"
+#include "pack/pack.h"
+#include "probe/bind_probe.h"
+#include "step/exec.h"
+#include "step/step.h"
 
 namespace nb = nanobind;
 using namespace pelton;
@@ -28,27 +34,20 @@ void need(bool good, const char* what) {
     if (!good) throw std::invalid_argument(what);
 }
 
-const Kernels& kernels_of(const std::string& isa) {
-#if defined(__x86_64__)
-    if (isa == "avx512") return kernels_avx512();
-    if (isa == "avx2") return kernels_avx2();
-#endif
-    if (isa == "portable") return kernels_portable();
-    throw std::invalid_argument("unknown instruction set " + isa);
+// Names of the instruction sets that run here, best first.
+std::vector<std::string> runnable_sets() {
+    std::vector<std::string> names;
+    for (const InstructionSet& set : instruction_sets())
+        if (set.refusal.empty()) names.push_back(set.name);
+    return names;
 }
 
-// Instruction sets this processor and this build have, best first.
-std::vector<std::string> instruction_sets() {
-    std::vector<std::string> names;
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
-        names.push_back("avx512");
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) names.push_back("avx2");
-#endif
-    names.push_back("portable");
-    return names;
+// (name, why it cannot run here, whether the CPU has it all the same) of the others.
+std::vector<std::tuple<std::string, std::string, bool>> refused_sets() {
+    std::vector<std::tuple<std::string, std::string, bool>> sets;
+    for (const InstructionSet& set : instruction_sets())
+        if (!set.refusal.empty()) sets.emplace_back(set.name, set.refusal, set.wanting);
+    return sets;
 }
 
 Kind kind_of(const std::string& name) {
@@ -84,6 +83,7 @@ OpRecord op_from(nb::dict d, const std::vector<const float*>& vectors) {
     op.softcap = nb::cast<float>(d["softcap"]);
     op.activation = nb::cast<int>(d["activation"]);
     op.residual = nb::cast<bool>(d["residual"]);
+    op.int8 = nb::cast<bool>(d["int8"]);
     op.state = nb::cast<int>(d["state"]);
     op.layer = nb::cast<int>(d["layer"]);
     op.heads = nb::cast<int>(d["heads"]);
@@ -134,12 +134,12 @@ struct Bound {
     std::atomic_flag busy = ATOMIC_FLAG_INIT;
 
     Bound(const std::string& isa, const std::vector<int>& cores, int max_tokens, int max_rows, int vocab, bool exact)
-        : executable(kernels_of(isa), cores, max_tokens, max_rows, vocab, exact) {}
+        : executable(kernels_named(isa), cores, max_tokens, max_rows, vocab, exact) {}
 };
 
 // A step that would read or write outside of its memory must never reach the kernels.
 // `blocks`: of all sequences together, in one row of `tables`.
-void check(const Step& step, const Executable& executable, size_t blocks) {
+void check(const Step& step, const Executable& executable, size_t blocks, int repeat) {
     need(step.num_tokens <= executable.max_tokens() && step.num_rows <= executable.max_rows(), "a step larger than compiled for");
     need(executable.allocated() || step.num_sequences == 0, "no KV blocks are allocated");
     for (int r = 0; r < step.num_rows; ++r) {
@@ -149,7 +149,7 @@ void check(const Step& step, const Executable& executable, size_t blocks) {
     need(step.table_offsets[0] == 0 && step.table_offsets[step.num_sequences] == static_cast<int>(blocks), "table_offsets");
     int64_t tokens = 0;
     for (int s = 0; s < step.num_sequences; ++s) {
-        int64_t blocks = step.table_offsets[s + 1] - step.table_offsets[s], end = int64_t{step.starts[s]} + step.counts[s];
+        int64_t blocks = step.table_offsets[s + 1] - step.table_offsets[s], end = int64_t{step.starts[s]} + step.counts[s] + repeat - 1;
         need(step.counts[s] > 0 && step.starts[s] >= 0, "counts and starts must be positive");
         need(end <= INT32_MAX - CHUNK, "an index beyond 32 bits");
         need(blocks >= 0, "table_offsets");
@@ -180,6 +180,18 @@ void check_edits(const Step& step, const Executable& executable, size_t num_edit
     }
 }
 
+// Of several steps only tokens and places move on: every sequence has one token, whose logits are wanted.
+void check_repeat(const Step& step, const Repeat& repeat, size_t stops) {
+    need(!step.trace && !step.logits && !step.timing, "several steps in one call give neither logits nor hashes nor times");
+    need(!step.parents && !step.num_columns, "several steps in one call for rows that do not decode");
+    need(step.num_tokens == step.num_rows && step.num_sequences == step.num_rows, "several steps in one call for rows that do not decode");
+    need(repeat.stop_offsets[0] == 0 && repeat.stop_offsets[step.num_rows] == static_cast<int>(stops), "stop_offsets");
+    for (int r = 0; r < step.num_rows; ++r) {
+        need(step.logit_rows[r] == r && step.counts[r] == 1 && step.sampling[r].target < 0, "several steps in one call for rows that do not decode");
+        need(repeat.stop_offsets[r] <= repeat.stop_offsets[r + 1], "stop_offsets");
+    }
+}
+
 // Block 0 is where padding goes: no sequence's content is ever in it.
 void check_block_ops(const Step& step, const Executable& executable) {
     const auto& states = executable.states();
@@ -192,15 +204,52 @@ void check_block_ops(const Step& step, const Executable& executable) {
     }
 }
 
-void run(Bound& bound, Ints tokens, Ints positions, Ints starts, Ints counts, Ints tables, Ints offsets, Ints logit_rows, Bytes sampling,
+// A tree's rows stand behind their parents.
+void check_parents(const Step& step) {
+    int token = 0;
+    for (int s = 0; s < step.num_sequences; token += step.counts[s++]) {
+        bool chain = true;
+        for (int i = 0; i < step.counts[s]; ++i) {
+            const int parent = step.parents[token + i];
+            need(parent >= -1 && parent < i, "a parent must stand before its child in the rows of the sequence, or be -1");
+            chain &= parent == i - 1;
+        }
+        need(chain || step.counts[s] <= MAX_TREE, "a tree of more than 256 tokens");
+    }
+}
+
+// (layer, first row, rows) each, and the arrays to add to.
+std::vector<Columns> columns_of(const Step& step, const Executable& executable, const Ints& wanted, const std::vector<Array<float>>& sums) {
+    need(wanted.size() == 3 * sums.size() && sums.size() <= MAX_COLUMNS, "column sums: at most 8 requests, an array for each");
+    std::vector<Columns> requests;
+    for (size_t i = 0; i < sums.size(); ++i) {
+        const int32_t* it = wanted.data() + 3 * i;
+        const OpRecord* op = executable.attend_op(it[0]);
+        need(op, "column sums of a layer that is not there");
+        int s = 0, token = 0;
+        while (s < step.num_sequences && it[1] >= token + step.counts[s]) token += step.counts[s++];
+        need(it[1] >= 0 && it[2] > 0 && s < step.num_sequences && it[2] <= token + step.counts[s] - it[1], "column sums: rows of one sequence of the step");
+        for (int r = it[1]; step.parents && r < it[1] + it[2]; ++r)
+            need(step.parents[r] == r - token - 1, "column sums of the rows of a tree");
+        const size_t heads = static_cast<size_t>(executable.states()[static_cast<size_t>(op->state)].heads), width = sums[i].size() / heads;
+        need(sums[i].size() == heads * width && width >= static_cast<size_t>(step.starts[s] + it[1] - token + it[2]),
+             "column sums: an array [KV heads, keys] with room for all keys that the rows see");
+        requests.push_back({it[0], it[1], it[2], s, sums[i].data(), width});
+    }
+    return requests;
+}
+
+// Returns how many steps were done, 0 where the step was cancelled, and the seconds that it took.
+std::pair<int, double> run(Bound& bound, Ints tokens, Ints positions, Ints starts, Ints counts, Ints tables, Ints offsets, Ints logit_rows, Bytes sampling,
          Array<int32_t> out_ints, Array<float> out_logprobs, Array<int32_t> top_ids, Array<float> top_logprobs,
          std::optional<Array<float>> logits, std::optional<Bytes> edits, std::optional<Ints> edit_offsets, std::optional<Ints> block_ops,
-         std::optional<Array<uint64_t>> trace) {
-    size_t rows = logit_rows.size();
+         std::optional<Array<uint64_t>> trace, std::optional<Ints> parents, std::optional<Ints> columns, const std::vector<Array<float>>& sums,
+         std::optional<Array<uint64_t>> timing, int repeat, std::optional<Ints> stops, std::optional<Ints> stop_offsets, int wake) {
+    const size_t rows = logit_rows.size(), all = rows * static_cast<size_t>(std::max(repeat, 1));
     need(positions.size() == tokens.size(), "positions");
     need(starts.size() == counts.size() && offsets.size() == starts.size() + 1, "starts, counts or table_offsets");
     need(sampling.size() == rows * sizeof(Sampling), "sampling");
-    need(out_ints.size() == 3 * rows && out_logprobs.size() == rows && top_ids.size() == top_logprobs.size(), "outputs");
+    need(out_ints.size() == 3 * all && out_logprobs.size() == all && top_ids.size() == top_logprobs.size(), "outputs");
     Step step{};
     step.tokens = tokens.data();
     step.positions = positions.data();
@@ -214,17 +263,17 @@ void run(Bound& bound, Ints tokens, Ints positions, Ints starts, Ints counts, In
     step.num_sequences = static_cast<int>(starts.size());
     step.num_rows = static_cast<int>(rows);
     step.out_tokens = out_ints.data();
-    step.out_ranks = out_ints.data() + rows;
-    step.out_faults = out_ints.data() + 2 * rows;
+    step.out_ranks = out_ints.data() + all;
+    step.out_faults = out_ints.data() + 2 * all;
     step.out_logprobs = out_logprobs.data();
-    step.top = rows ? static_cast<int>(top_ids.size() / rows) : 0;
+    step.top = all ? static_cast<int>(top_ids.size() / all) : 0;
     step.top_ids = top_ids.data();
     step.top_logprobs = top_logprobs.data();
     need(!logits || logits->size() == rows * static_cast<size_t>(bound.executable.vocab()), "logits");
     step.logits = logits ? logits->data() : nullptr;
     const size_t blocks = offsets.data()[starts.size()] < 0 ? 0 : static_cast<size_t>(offsets.data()[starts.size()]);
     need(tables.size() == blocks * bound.executable.states().size(), "tables do not fit table_offsets");
-    check(step, bound.executable, blocks);
+    check(step, bound.executable, blocks, std::max(repeat, 1));
     if (edits) {
         need(edits->size() % sizeof(Edit) == 0 && edit_offsets && edit_offsets->size() == rows + 1, "edits");
         step.edits = reinterpret_cast<const Edit*>(edits->data());
@@ -239,12 +288,34 @@ void run(Bound& bound, Ints tokens, Ints positions, Ints starts, Ints counts, In
     }
     need(!trace || trace->size() == bound.executable.ops() * tokens.size(), "trace");
     step.trace = trace ? trace->data() : nullptr;
+    if (parents) {
+        need(parents->size() == tokens.size(), "parents");
+        step.parents = parents->data();
+        check_parents(step);
+    }
+    std::vector<Columns> wanted;
+    if (columns) {
+        wanted = columns_of(step, bound.executable, *columns, sums);
+        step.columns = wanted.data();
+        step.num_columns = static_cast<int>(wanted.size());
+    }
+    need(!timing || timing->size() == 2 * bound.executable.ops(), "timing");
+    step.timing = timing ? timing->data() : nullptr;
+    const Repeat many{repeat, stops ? stops->data() : nullptr, stop_offsets ? stop_offsets->data() : nullptr, wake};
+    if (repeat > 1) {
+        need(stops && stop_offsets && stop_offsets->size() == rows + 1, "stops");
+        check_repeat(step, many, stops->size());
+    }
     if (bound.busy.test_and_set()) throw std::runtime_error("another thread is in the middle of a step of this executable");
+    const uint64_t began = now_ns();
+    bound.executable.begin();
+    int done = 0;
     {
         nb::gil_scoped_release release;
-        bound.executable.run(step);
+        done = repeat > 1 ? bound.executable.run_many(step, many) : bound.executable.run(step);
     }
     bound.busy.clear();
+    return {done, static_cast<double>(now_ns() - began) * 1e-9};
 }
 
 nb::dict counters(const Bound& bound) {
@@ -252,6 +323,11 @@ nb::dict counters(const Bound& bound) {
     nb::dict out;
     out["steps"] = bound.executable.steps();
     out["weight_bytes"] = total.weight_bytes;
+    out["shared_tiles"] = total.shared_tiles;
+    for (size_t i = 0; i < total.formats.size(); ++i)
+        out[nb::str((std::string("weight_bytes:") + LAYOUTS[i].name).c_str())] = total.formats[i];
+    out["worker_ns"] = total.ran_ns;
+    out["wait_ns"] = total.waited_ns;
     for (size_t i = 0; i < KIND_NAMES.size(); ++i) {
         out[nb::str((std::string("flops:") + KIND_NAMES[i]).c_str())] = total.kinds[i].flops;
         out[nb::str((std::string("read:") + KIND_NAMES[i]).c_str())] = total.kinds[i].read;
@@ -291,7 +367,10 @@ NB_MODULE(_native, m) {
     m.attr("SAMPLING_BYTES") = sizeof(Sampling);
     m.attr("EDIT_BYTES") = sizeof(Edit);
     m.attr("CONSTANTS") = constants();
-    m.def("instruction_sets", &instruction_sets, "Instruction sets of this processor and build, best first.");
+    m.attr("PACK_LAYOUT") = PELTON_PACK_LAYOUT;
+    m.def("instruction_sets", &runnable_sets, "Instruction sets of this processor and build, best first.");
+    m.def("refused_instruction_sets", &refused_sets, "(name, why it cannot run here, whether the CPU has it all the same) of the others.");
+    bind_probe(m);
     nb::class_<Bound>(m, "Executable")
         .def(nb::init<const std::string&, const std::vector<int>&, int, int, int, bool>(), nb::arg("isa"), nb::arg("cores"),
              nb::arg("max_tokens"), nb::arg("max_rows"), nb::arg("vocab"), nb::arg("exact"))
@@ -299,6 +378,23 @@ NB_MODULE(_native, m) {
              [](Bound& b, const std::string& to, const std::string& from, Bytes raw, int rows, int cols, std::optional<Ints> order) {
                  return add_matrix(b.executable, to, from, raw, rows, cols, order);
              }, nb::arg("to"), nb::arg("source"), nb::arg("raw"), nb::arg("rows"), nb::arg("cols"), nb::arg("order").none())
+        .def("add_packed",
+             [](Bound& b, const std::string& to, int rows, int cols, int file, size_t offset, size_t bytes) {
+                 need(rows > 0 && cols > 0 && bytes == packed_bytes(format_of(to), rows, cols), "packed bytes and shape differ");
+                 return b.executable.add_packed(format_of(to), rows, cols, file, offset);
+             },
+             nb::arg("to"), nb::arg("rows"), nb::arg("cols"), nb::arg("file"), nb::arg("offset"), nb::arg("bytes"))
+        .def("use_values", [](Bound& b, size_t matrix) {
+            need(matrix < b.executable.matrices(), "an unknown matrix");
+            b.executable.use_values(matrix);
+        })
+        .def("packed_matrix",
+             [](Bound& b, size_t matrix) {
+                 need(matrix < b.executable.matrices(), "an unknown matrix");
+                 const Memory& memory = b.executable.packed(static_cast<int>(matrix));
+                 return nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(b));
+             },
+             nb::arg("matrix"))
         .def("add_vector", [](Bound& b, Array<const float> values) {
             b.vectors.push_back(b.executable.add_vector(values.data(), values.size()));
             return b.vectors.size() - 1;
@@ -313,7 +409,11 @@ NB_MODULE(_native, m) {
         .def("run", &run, nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("counts"), nb::arg("tables"), nb::arg("offsets"),
              nb::arg("logit_rows"), nb::arg("sampling"), nb::arg("out_ints"), nb::arg("out_logprobs"), nb::arg("top_ids"),
              nb::arg("top_logprobs"), nb::arg("logits").none(), nb::arg("edits").none() = nb::none(), nb::arg("edit_offsets").none() = nb::none(),
-             nb::arg("block_ops").none() = nb::none(), nb::arg("trace").none() = nb::none())
+             nb::arg("block_ops").none() = nb::none(), nb::arg("trace").none() = nb::none(), nb::arg("parents").none() = nb::none(),
+             nb::arg("columns").none() = nb::none(), nb::arg("sums") = std::vector<Array<float>>(),
+             nb::arg("timing").none() = nb::none(), nb::arg("repeat") = 1, nb::arg("stops").none() = nb::none(),
+             nb::arg("stop_offsets").none() = nb::none(), nb::arg("wake") = -1)
+        .def("cancel", [](Bound& b) { b.executable.cancel(); })
         .def("counters", &counters)
         .def("copy_block", [](Bound& b, int group, int from, int to) {
             block_at(b, group, from), block_at(b, group, to);

@@ -20,14 +20,21 @@ constexpr int VOCAB_CHUNK = 4096; // logits of one partial logsumexp
 //   f32      [32 k][16] float
 //   bf16     [16 pairs][16][2] bf16      k even, k odd together: the AMX layout
 //   f16      [32 k][16] half
-//   int8     [32 k][16] int8
+//   int8     [8 fours][16][4] int8       four adjacent k of an output side by side, a 32-bit word
 //   nibbles  [4][16] uint32              bits 4 i .. 4 i + 3 of word g are k = 8 g + i
+//   fives    nibbles, then [16] uint32   bit k of a lane is bit 4 of code k
+//   sixes    nibbles, then [4][16] uint16  bits 2 i, 2 i + 1 of word g are bits 4 and 5 of k = 8 g + i
 //   crumbs   [4][16] uint16              bits 2 i, 2 i + 1 of word g are k = 8 g + i
+//   threes   crumbs, then [16] uint32    bit k of a lane is bit 2 of code k
 // A weight is scale * code (+ minimum); code = the stored number - `minus`, or the level it numbers in IQ4_LEVELS.
 // Scales and minima are [16] half; two in a block are those of its halves. In a nested format they are [16] int8, to be
 // multiplied with a half that 8 K-blocks share: each 8 have [16] half of scales (and [16] half of minima) in front.
-enum class Codes { f32, bf16, f16, int8, nibbles, crumbs };
-enum class Format : int { f32, bf16, f16, q8, q4, q4m, q8m, q4t, q4km, q8km, q4kt, q8kh, q4kh, q2khm };
+// Where `span` K-blocks share a scale, each `span` have [16] half of scales (and [16] half of minima) in front instead; the
+// last of a row may be fewer. Span 0: the whole row shares one, and the panel ends with [16] float of scales.
+enum class Codes { f32, bf16, f16, int8, nibbles, fives, sixes, crumbs, threes };
+enum class Format : int {
+    f32, bf16, f16, q8, q4, q4m, q5, q5m, q4t, q4km, q5km, q4kt, q6kh, q3kh, q2khm, i8c, q8s2, q8s4, q4s2, q4s4, q4ms2, q4ms4
+};
 
 struct Layout {
     const char* name;
@@ -37,6 +44,7 @@ struct Layout {
     int scales = 0;       // of a K-block and output: none, one, or one for each half
     bool minima = false;  // as many as scales
     bool nested = false;
+    int span = 1;         // K-blocks that share a scale and a minimum: 1, 2, 4; 0: all of the row
 };
 
 // In the order of Format; behind it bytes of a K-block of one panel, with its share of what stands in front.
@@ -47,14 +55,22 @@ constexpr Layout LAYOUTS[] = {
     {.name = "q8", .codes = Codes::int8, .scales = 1},                                            // 544
     {.name = "q4", .codes = Codes::nibbles, .minus = 8, .scales = 1},                             // 288
     {.name = "q4m", .codes = Codes::nibbles, .scales = 1, .minima = true},                        // 320
-    {.name = "q8m", .codes = Codes::int8, .scales = 1, .minima = true},                           // 576
+    {.name = "q5", .codes = Codes::fives, .minus = 16, .scales = 1},                              // 352
+    {.name = "q5m", .codes = Codes::fives, .scales = 1, .minima = true},                          // 384
     {.name = "q4t", .codes = Codes::nibbles, .levels = true, .scales = 1},                        // 288
     {.name = "q4km", .codes = Codes::nibbles, .scales = 1, .minima = true, .nested = true},       // 296
-    {.name = "q8km", .codes = Codes::int8, .scales = 1, .minima = true, .nested = true},          // 552
+    {.name = "q5km", .codes = Codes::fives, .scales = 1, .minima = true, .nested = true},         // 360
     {.name = "q4kt", .codes = Codes::nibbles, .levels = true, .scales = 1, .nested = true},       // 276
-    {.name = "q8kh", .codes = Codes::int8, .scales = 2, .nested = true},                          // 548
-    {.name = "q4kh", .codes = Codes::nibbles, .minus = 4, .scales = 2, .nested = true},           // 292
+    {.name = "q6kh", .codes = Codes::sixes, .minus = 32, .scales = 2, .nested = true},            // 420
+    {.name = "q3kh", .codes = Codes::threes, .minus = 4, .scales = 2, .nested = true},            // 228
     {.name = "q2khm", .codes = Codes::crumbs, .scales = 2, .minima = true, .nested = true},       // 200
+    {.name = "i8c", .codes = Codes::int8, .scales = 1, .span = 0},                                // 512, and 64 of a panel
+    {.name = "q8s2", .codes = Codes::int8, .scales = 1, .span = 2},                               // 528
+    {.name = "q8s4", .codes = Codes::int8, .scales = 1, .span = 4},                               // 520
+    {.name = "q4s2", .codes = Codes::nibbles, .minus = 8, .scales = 1, .span = 2},                // 272
+    {.name = "q4s4", .codes = Codes::nibbles, .minus = 8, .scales = 1, .span = 4},                // 264
+    {.name = "q4ms2", .codes = Codes::nibbles, .scales = 1, .minima = true, .span = 2},           // 288
+    {.name = "q4ms4", .codes = Codes::nibbles, .scales = 1, .minima = true, .span = 4},           // 272
 };
 constexpr int NESTED_BLOCKS = 8;
 constexpr int8_t IQ4_LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -62,26 +78,37 @@ constexpr int8_t IQ4_LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 
 constexpr const Layout& layout(Format format) { return LAYOUTS[static_cast<int>(format)]; }
 
 constexpr size_t code_bytes(Codes codes) {
-    constexpr size_t sizes[] = {2048, 1024, 1024, 512, 256, 128};
+    constexpr size_t sizes[] = {2048, 1024, 1024, 512, 256, 320, 384, 128, 192};
     return sizes[static_cast<int>(codes)];
 }
 
 // Of the scales and minima at the start of a K-block.
 constexpr size_t scale_bytes(Format format) {
     const Layout& l = layout(format);
-    return static_cast<size_t>(l.scales * (l.minima ? 2 : 1)) * PANEL * (l.nested ? 1 : 2);
+    return l.span == 1 ? static_cast<size_t>(l.scales * (l.minima ? 2 : 1)) * PANEL * (l.nested ? 1 : 2) : 0;
 }
 
 constexpr size_t block_bytes(Format format) { return scale_bytes(format) + code_bytes(layout(format).codes); }
 
-// Of the halves in front of each 8 K-blocks of a nested format.
+// K-blocks that have halves in front of them together; 0: there are no such halves.
+constexpr int head_blocks(Format format) {
+    const Layout& l = layout(format);
+    return l.nested ? NESTED_BLOCKS : l.span > 1 ? l.span : 0;
+}
+
+// Of these halves.
 constexpr size_t head_bytes(Format format) {
-    return layout(format).nested ? static_cast<size_t>(layout(format).minima ? 2 : 1) * PANEL * 2 : 0;
+    return head_blocks(format) ? static_cast<size_t>(layout(format).minima ? 2 : 1) * PANEL * 2 : 0;
+}
+
+// Of the first `blocks` K-blocks of a panel.
+constexpr size_t blocks_bytes(Format format, int blocks) {
+    const size_t count = static_cast<size_t>(blocks), group = static_cast<size_t>(head_blocks(format));
+    return count * block_bytes(format) + (group ? (count + group - 1) / group * head_bytes(format) : 0);
 }
 
 constexpr size_t panel_bytes(Format format, int blocks) {
-    const size_t count = static_cast<size_t>(blocks);
-    return count * block_bytes(format) + (count + NESTED_BLOCKS - 1) / NESTED_BLOCKS * head_bytes(format);
+    return blocks_bytes(format, blocks) + (layout(format).span == 0 ? PANEL * sizeof(float) : 0);
 }
 
 struct Matrix {
@@ -91,8 +118,10 @@ struct Matrix {
     int panels;          // ceil(rows / 16)
     size_t panel_bytes;
     const uint8_t* data; // 64-byte aligned
-    bool uses_sums() const { return layout(format).minima; }
-    bool uses_half_sums() const { return layout(format).minima && layout(format).scales == 2; }
+    bool values = false; // values form: a weight is scale * code (+ minimum), each rounded, and then a dense one
+    bool exact = false;  // values are not rounded to bf16
+    bool uses_sums() const { return layout(format).minima && !values; }
+    bool uses_half_sums() const { return uses_sums() && layout(format).scales == 2; }
 };
 
 // Columns of prepared rows: cols rounded up to a whole block.
@@ -105,13 +134,58 @@ inline size_t sums_of_row(int blocks) { return 3 * static_cast<size_t>(blocks); 
 // has minima, sums[sums_of_row(blocks)] = order-1 sums of x, those of halves only where a format has minima of halves.
 struct MatmulArgs {
     const Matrix* matrix;
-    int panel;             // which panel
+    int panel;             // the first panel
     const float* x;        // [rows][x_stride]
     size_t x_stride;       // floats
     const float* sums;     // [rows][sums_stride] or null
     size_t sums_stride;
     int rows;
-    float* out;            // [rows][out_stride], the panel's 16 columns at out[0..16) (all 16 are written)
+    float* out;            // [rows][out_stride], panel i's 16 columns at out[16 i..16 i + 16) (all 16 are written)
+    size_t out_stride;
+    int panels = 1;        // so many adjacent panels
+    const uint16_t* x16 = nullptr; // x as bf16, [rows][x16_stride], where it is rounded and Kernels::wants_x16; else null
+    size_t x16_stride = 0;
+};
+
+// Room for what Kernels::expand gives of some K-blocks of a panel.
+struct Expansion {
+    uint16_t* codes;  // [blocks][16 pairs][16][2] bf16, the AMX layout: what x is multiplied with
+    float* scales;    // of codes, [units][16] (a unit has one scale: a half block, a block or `span` blocks); span 0: [16]
+    float* minima;    // likewise, where there are minima
+};
+
+// ---- products of whole numbers ---------------------------------------------------------------------------------------
+// Rows that were rounded to 8 bits: whole numbers from -127 to 127, of which `scale` (of a row) is the unit, zeros behind cols.
+// In `eights` each eight k have the even ones first: 0, 2, 4, 6, 1, 3, 5, 7. Formats of bytes read `fours`, narrower ones `eights`.
+struct IntRow {
+    int8_t* fours;         // [padded(cols)], K ascending; null: not wanted
+    int8_t* eights;        // likewise
+    float* scale;          // largest magnitude / 127; NaN where a number is not finite, and then all numbers are 0
+    int32_t* sums;         // [sums_of_row(blocks)]: of each K-block, then, two by two, of their halves
+};
+
+struct IntRows {
+    const int8_t* fours;   // [rows][stride]
+    const int8_t* eights;  // [rows][stride]
+    size_t stride;         // bytes
+    const float* scales;   // [rows]
+    const int32_t* sums;   // [rows][sums_stride]
+    size_t sums_stride;
+};
+
+// Room for what Kernels::expand_int8 gives of some K-blocks of a panel; scales and minima as in Expansion.
+struct IntExpansion {
+    int8_t* codes;         // [blocks][8 words][16][4]: with K in the order of `fours` or of `eights`
+    float* scales;
+    float* minima;
+};
+
+struct IntArgs {
+    const Matrix* matrix;  // of codes
+    int panel, panels;     // the first one, and so many adjacent ones
+    IntRows x;
+    int rows;
+    float* out;            // [rows][out_stride], panel i's 16 columns at out[16 i..16 i + 16) (all 16 are written)
     size_t out_stride;
 };
 
@@ -129,20 +203,27 @@ struct KVView {
     bool bf16;
 };
 
+// One query row. Its state: of each query head of the call's group m, l, then value_dim sums.
+struct AttendRow {
+    const float* q;           // all its query heads, as rope left them (not rounded)
+    float* state;             // [group][2 + value_dim]; for attend_columns its [group] LSEs
+    int index;                // of its token: it sees key indices up to this one
+};
+
 struct AttendArgs {
     KVView kv;
-    const int32_t* table;     // the sequence's blocks
-    const float* q;           // [rows][q_stride]: all query heads of the rows, as rope left them (not rounded)
-    size_t q_stride;
-    int rows;                 // query rows of one sequence, at consecutive indices
-    int first_index;          // index of the first of them
+    const int32_t* table;     // blocks by index / 32
+    const AttendRow* rows;    // ascending by index; of any sequences that have these blocks where they see anything
+    int num_rows;
     int kv_head, group;       // query heads kv_head * group .. + group - 1 read this KV head
     int window;               // 0: none
     float scale, softcap;     // softcap 0: none
     const float* slopes;      // [group]: added to a score is slope * (key index - query index); null: nothing
+    const uint8_t* tail;      // if not null: from number `tail_block` on blocks are not the table's but stand here one behind
+    int tail_block;           // the other, kv.head_bytes each (K, then V, of this layer and head)
 };
 
-// State of an online softmax for one (row, query head): m, l, then value_dim sums. Row-major [rows][group][2 + value_dim].
+// Floats of an online softmax's state for one (row, query head).
 inline size_t partial_floats(int value_dim) { return 2 + static_cast<size_t>(value_dim); }
 
 // ---- the choice of a token -----------------------------------------------------------------------------------------
@@ -230,12 +311,18 @@ struct Kernels {
     // One token's k and v of one KV head into its place (slot within the block). k[key_dim], v[value_dim] fp32.
     void (*kv_write)(const KVView&, int32_t block, int place, int head, const float* k, const float* v);
 
-    // Partial state of one chunk (indices [chunk * 512, + 512)) for all rows and the head group, from m = -inf.
-    void (*attend_chunk)(const AttendArgs&, int chunk, float* partial);
+    // Moves the rows' states on over tiles [first, last) of one chunk, in order: from m = -inf, or, with `resume`, from where
+    // the chunk's earlier tiles left them. A row that sees nothing of a tile skips it.
+    void (*attend_tiles)(const AttendArgs&, int first, int last, bool resume);
     // Merges the state of a later chunk into that of the earlier ones: into[count][2 + value_dim].
     void (*attend_merge)(float* into, const float* later, int count, int value_dim);
     // out[count][...] = sums / l, written at out + i * out_stride.
     void (*attend_finish)(const float* state, int value_dim, float* out);
+    // out[count] = m + log(l), -infinity where nothing was seen.
+    void (*attend_lse)(const float* states, int count, int value_dim, float* out);
+    // sums[64 * (last - first)] += exp(score - LSE) of each visible key of tiles [first, last), rows ascending, their query
+    // heads ascending.
+    void (*attend_columns)(const AttendArgs&, int first, int last, float* sums);
 
     // In place: x * scale, then softcap * tanh(x / softcap) unless softcap is 0.
     void (*cap_logits)(float* logits, size_t n, float scale, float softcap);
@@ -246,6 +333,21 @@ struct Kernels {
     // scratch: choose_scratch_bytes(vocab), private to the call.
     Choice (*choose)(const float* logits, int vocab, const ChunkStats*, const Sampling&, Edits, int32_t* top_ids, float* top_logprobs,
                      void* scratch);
+
+    bool wants_x16 = false;  // matmul reads MatmulArgs::x16
+    // K-blocks [first, first + blocks) of a panel: bf16 weights, codes, or weights of the values form. `first` is a multiple
+    // of 8. Not for fp32 and fp16, nor for the values form of an exact matrix.
+    void (*expand)(const Matrix&, int panel, int first, int blocks, const Expansion&) = nullptr;
+
+    // Products with rows that prepare_int8 made: for each unit (the codes that share a scale) ascending
+    // acc = fma(scale, sum of code * x, acc), then acc = fma(minimum, sum of x, acc); where a row of codes has one scale,
+    // acc = sum * scale; out = acc * the row's scale. Sums are exact.
+    void (*matmul_int8)(const IntArgs&) = nullptr;
+    // As expand, with codes as bytes; gives what all codes have too much. Null: this ISA has other words.
+    int (*expand_int8)(const Matrix&, int panel, int first, int blocks, const IntExpansion&) = nullptr;
+    // As prepare without rounding to bf16, then rounded to 8 bits: scale = largest magnitude / 127, numbers x * (127 / largest)
+    // to the nearest, ties to even; all 0 where the scale is.
+    void (*prepare_int8)(const float* x, const float* gain, float eps, int n, const IntRow& out) = nullptr;
 };
 
 // Scratch of `choose`, aligned to 8 bytes: a row of edited logits behind what `Scaled` in isa/choose.inl lays out.
@@ -259,6 +361,10 @@ const Kernels& kernels_portable();
 #if defined(__x86_64__)
 const Kernels& kernels_avx2();
 const Kernels& kernels_avx512();
+const Kernels& kernels_avx512_vnni();  // other integer products
+const Kernels& kernels_amx();  // where PELTON_HAS_AMX is defined
+#elif defined(__aarch64__)
+const Kernels& kernels_neon();
 #endif
 
 // Floating-point control of one thread: denormals count as zero and are flushed; the former state returns at the end.

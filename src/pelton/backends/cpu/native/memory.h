@@ -22,6 +22,13 @@ class Memory {
 #endif
         data_ = static_cast<uint8_t*>(p);
     }
+    // Part of an open file, for reading; the mapping outlives the descriptor. `offset` is that of a page.
+    Memory(int file, size_t offset, size_t bytes) : size_(bytes) {
+        void* p = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file, static_cast<off_t>(offset));
+        if (p == MAP_FAILED) throw std::bad_alloc();
+        madvise(p, bytes, MADV_WILLNEED);
+        data_ = static_cast<uint8_t*>(p);
+    }
     Memory(Memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
     Memory& operator=(Memory&& other) noexcept {
         std::swap(data_, other.data_);

@@ -27,6 +27,7 @@ from pelton.cli.commands.bench.options import (
     shown_of,
     stacked,
 )
+from pelton.cli.commands.bench.probing import PROBE_OPTION, is_local, machine_probe, say_served
 from pelton.cli.commands.bench.results import keep_serving, machine, print_serving, result_folder
 from pelton.cli.fetching import fetched
 from pelton.cli.options import Flags, debug_option
@@ -36,6 +37,7 @@ from pelton.core.config import FetchSection
 from pelton.core.errors import BackendError, PeltonError
 from pelton.measure.bench.client import UNIX, Client, Target
 from pelton.measure.bench.figures import Timing, result
+from pelton.measure.bench.limits import serve_part
 from pelton.measure.bench.load import Load, run_load
 from pelton.measure.bench.reuse import reuse_note
 from pelton.measure.bench.warmup import warmups
@@ -54,12 +56,13 @@ Encode = Callable[[str], TokenIds]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run gave, before figures are made of it."""
+    """What a run gave, before figures are made of it. `weight_bytes`: of the model, None for a server of others."""
 
     timings: Sequence[Timing]
     seconds: float
     target: Target
     reset: bool
+    weight_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,7 @@ class Plan:
         if name != "temperature"
     ),
 )
+@PROBE_OPTION
 @RESULT_OPTIONS
 @debug_option
 def serve_command(words: tuple[str, ...], **flags: object) -> None:
@@ -177,10 +181,26 @@ def serve_command(words: tuple[str, ...], **flags: object) -> None:
         **result(run.timings, run.seconds, percentiles, goals, price if isinstance(price, float) else None),
     }
     print_serving(table, flags)
+    table["probe"] = _limits(flags, run, table)
     keep_serving(table, flags, run.timings, metadata)
     failed = [timing.error for timing in run.timings if timing.error]
     if failed:
         raise BackendError(f"{len(failed)} of {len(run.timings)} requests failed. The first: {failed[0]}")
+
+
+def _limits(flags: Flags, run: Run, table: Mapping[str, object]) -> dict[str, object] | None:
+    """What the result says of the machine's limits: nothing where the server is another's, or elsewhere.
+
+    What must be measured is measured behind the run, when the server rests.
+    """
+    if run.weight_bytes and is_local(run.target.base_url):
+        figures = machine_probe(flags)
+        part = None if figures is None else serve_part(figures, run.weight_bytes, table["median_tpot_ms"])
+        say_served(part)
+        return part
+    if flags["probe"]:
+        say("this machine's limits are left out: the server is another engine's, or another machine's", dim=True)
+    return None
 
 
 def words_of(words: Sequence[str], flags: Flags) -> tuple[dict[str, float], dict[str, str]]:
@@ -269,6 +289,7 @@ async def _run(flags: Flags, plan: Plan, clock: Clock) -> Run:
             warm = await client.ask(sample)
             if warm.error:
                 raise BackendError(f"The request before the run failed: {warm.error}")
+        weights = await client.weight_bytes()
         reset = bool(flags["reset_prefix_cache"]) and await client.reset_prefix_cache()
         if reset:
             say("the server's prefix cache was emptied before the run", dim=True)
@@ -285,7 +306,7 @@ async def _run(flags: Flags, plan: Plan, clock: Clock) -> Run:
     note = reuse_note(samples, cached, prompts)
     if note:
         say_notes([note if reset else f"{note} {FRESH}"])
-    return Run(timings, seconds, target, reset)
+    return Run(timings, seconds, target, reset, weights)
 
 
 async def wait_for_model(target: Target, seconds: float, clock: Clock) -> list[str]:

@@ -4,6 +4,32 @@
 
 // ---- the embedding gather ----
 
+// Bits [at, at + bits) of element i of an array of 16-bit (or 32-bit) words.
+template <class Word>
+inline int bits_at(const uint8_t* words, int i, int at, int bits) {
+    Word word;
+    std::memcpy(&word, words + static_cast<size_t>(i) * sizeof(Word), sizeof(Word));
+    return static_cast<int>(static_cast<uint32_t>(word) >> at & ((1u << bits) - 1u));
+}
+
+// The number that is stored for k in codes of less than a byte.
+inline int stored_code(Codes kind, const uint8_t* codes, int k, int lane) {
+    constexpr size_t nibbles = BLOCK / 2 * PANEL, crumbs = BLOCK / 4 * PANEL;
+    const int word = k / 8 * PANEL + lane, in_word = k % 8;
+    switch (kind) {
+    case Codes::fives:
+        return bits_at<uint32_t>(codes, word, 4 * in_word, 4) | bits_at<uint32_t>(codes + nibbles, lane, k, 1) << 4;
+    case Codes::sixes:
+        return bits_at<uint32_t>(codes, word, 4 * in_word, 4) | bits_at<uint16_t>(codes + nibbles, word, 2 * in_word, 2) << 4;
+    case Codes::crumbs:
+        return bits_at<uint16_t>(codes, word, 2 * in_word, 2);
+    case Codes::threes:
+        return bits_at<uint16_t>(codes, word, 2 * in_word, 2) | bits_at<uint32_t>(codes + crumbs, lane, k, 1) << 2;
+    default:
+        return bits_at<uint32_t>(codes, word, 4 * in_word, 4);
+    }
+}
+
 // A stored weight or code; codes: of the K-block, k: its place there, lane: its output in the panel.
 template <Format F>
 inline float stored(const uint8_t* codes, int k, int lane) {
@@ -17,26 +43,27 @@ inline float stored(const uint8_t* codes, int k, int lane) {
     } else if constexpr (l.codes == Codes::f16) {
         return from_f16(halves(codes)[k * PANEL + lane]);
     } else if constexpr (l.codes == Codes::int8) {
-        return static_cast<float>(static_cast<int8_t>(codes[k * PANEL + lane]));
-    } else if constexpr (l.codes == Codes::crumbs) {
-        return static_cast<float>(halves(codes)[k / 8 * PANEL + lane] >> (k % 8 * 2) & 3);
+        return static_cast<float>(static_cast<int8_t>(codes[(k / 4 * PANEL + lane) * 4 + k % 4]));
     } else {
-        uint32_t word;
-        std::memcpy(&word, codes + (k / 8 * PANEL + lane) * 4, 4);
-        const int code = static_cast<int>(word >> (k % 8 * 4) & 15u);
+        const int code = stored_code(l.codes, codes, k, lane);
         return static_cast<float>(l.levels ? IQ4_LEVELS[code] : code - l.minus);
     }
 }
 
-// Scale number 0 or 1 of one output; the numbers behind the scales are the minima. head: what stands in front of the
-// eight blocks.
+// Scale number 0 or 1 of one output in K-block b; the numbers behind the scales are the minima.
 template <Format F>
-inline float stored_scale(const uint8_t* head, const uint8_t* block, int number, int lane) {
+inline float stored_scale(const Matrix& m, const uint8_t* panel, int b, int number, int lane) {
+    const uint8_t* block = block_at<F>(panel, b);
     if constexpr (layout(F).nested) {
         const float factor = static_cast<float>(static_cast<int8_t>(block[number * PANEL + lane]));
-        return factor * from_f16(halves(head)[number / layout(F).scales * PANEL + lane]);
+        return factor * from_f16(halves(head_at<F>(panel, b))[number / layout(F).scales * PANEL + lane]);
     }
-    return from_f16(halves(block)[number * PANEL + lane]);
+    if constexpr (layout(F).span == 0) {
+        float scale;
+        std::memcpy(&scale, panel + blocks_bytes(F, m.blocks) + lane * 4, 4);
+        return scale;
+    }
+    return from_f16(halves(layout(F).span > 1 ? head_at<F>(panel, b) : block)[number * PANEL + lane]);
 }
 
 // Where there are scales: scale * code (+ minimum) with a rounding after each operation, as program/formats.py decodes.
@@ -49,11 +76,10 @@ inline void gather(const Matrix& m, int row, float scale, float* out) {
         const uint8_t* block = block_at<F>(panel, first / BLOCK);
         float scales[2] = {1.0f, 1.0f}, minima[2] = {}; // of the halves
         for (int half = 0; half < 2 && l.scales; ++half) {
-            const uint8_t* head = head_at<F>(panel, first / BLOCK);
             const int number = l.scales == 2 ? half : 0;
-            scales[half] = stored_scale<F>(head, block, number, lane);
+            scales[half] = stored_scale<F>(m, panel, first / BLOCK, number, lane);
             if (l.minima)
-                minima[half] = stored_scale<F>(head, block, l.scales + number, lane);
+                minima[half] = stored_scale<F>(m, panel, first / BLOCK, l.scales + number, lane);
         }
         const int count = m.cols - first < BLOCK ? m.cols - first : BLOCK;
         for (int k = 0; k < count; ++k) {
@@ -327,4 +353,82 @@ static void kv_write(const KVView& kv, int32_t block, int place, int head, const
     uint16_t* row = reinterpret_cast<uint16_t*>(values) + place / 2 * kv.value_dim * 2 + place % 2;
     for (int d = 0; d < kv.value_dim; ++d)
         row[2 * d] = to_bf16(v[d]);
+}
+
+// ---- preparation with 8 bits ----
+
+#if defined(PELTON_ISA_AVX512)
+inline __m128i low_bytes(U q) { return _mm512_cvtepi32_epi8(q.v); }
+#elif defined(PELTON_ISA_AVX2)
+inline __m128i low_bytes(U q) {
+    const __m256i words = _mm256_packs_epi32(q.a, q.b);  // 0-3 8-11 4-7 12-15
+    const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
+    return _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+}
+#endif
+#if defined(PELTON_ISA_AVX512) || defined(PELTON_ISA_AVX2)
+// Sixteen small integers as bytes, in order and with the even ones of each eight first; their sum.
+inline int32_t store_bytes(U q, int8_t* fours, int8_t* eights) {
+    const __m128i bytes = low_bytes(q);
+    if (fours) _mm_storeu_si128(reinterpret_cast<__m128i*>(fours), bytes);
+    if (eights)
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(eights),
+                         _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)));
+    const __m128i sums = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
+    return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128;
+}
+#else
+inline int32_t store_bytes(U q, int8_t* fours, int8_t* eights) {
+    constexpr int order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+    int32_t lanes[LANES], sum = 0;
+    store(reinterpret_cast<float*>(lanes), floats(q));
+    for (int i = 0; i < LANES; ++i) {
+        if (fours)
+            fours[i] = static_cast<int8_t>(lanes[i]);
+        if (eights)
+            eights[i] = static_cast<int8_t>(lanes[i / 8 * 8 + order[i % 8]]);
+        sum += lanes[i];
+    }
+    return sum;
+}
+#endif
+
+// Lanes i .. i + 15 of a row of n numbers, normed; zeros behind its end.
+inline V normed_part(const float* x, const float* gain, V inverse, int i, int n) {
+    const int left = n - i;
+    if (left <= 0) return zero();
+    V y = load_part(x + i, left);
+    if (gain) y = mul(mul(y, inverse), load_part(gain + i, left));
+    return left < LANES ? where_lanes(0, left, y, zero()) : y;
+}
+
+static void prepare_int8(const float* x, const float* gain, float eps, int n, const IntRow& out) {
+    const V inverse = set1(gain ? inverse_rms(x, eps, n) : 1.0f);
+    const int width = padded(n), blocks = width / BLOCK;
+    V most = zero(), faults = zero();  // the second is NaN where a number is not finite
+    for (int i = 0; i < n; i += LANES) {
+        const V y = normed_part(x, gain, inverse, i, n);
+        most = max(floats(uand(bits(y), uset1(0x7fffffffu))), most);
+        faults = fma(y, zero(), faults);
+    }
+    float lanes[LANES], bad[LANES], largest = 0.0f;
+    store(lanes, most);
+    store(bad, faults);
+    bool finite = true;
+    for (int i = 0; i < LANES; ++i) {
+        largest = lanes[i] > largest ? lanes[i] : largest;
+        finite = finite && bad[i] == bad[i];
+    }
+    const float scale = largest / 127.0f;
+    *out.scale = finite ? scale : float_of(0x7fc00000u);
+    const bool any = finite && scale != 0.0f;
+    const V factor = set1(any ? 127.0f / largest : 0.0f);
+    const V magic = set1(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+    for (int i = 0; i < width; i += LANES) {
+        const V y = any ? normed_part(x, gain, inverse, i, n) : zero();
+        const U q = usub(bits(add(mul(y, factor), magic)), bits(magic));
+        const int half = i / LANES;
+        out.sums[blocks + half] = store_bytes(q, out.fours ? out.fours + i : nullptr, out.eights ? out.eights + i : nullptr);
+        if (half % 2) out.sums[half / 2] = out.sums[blocks + half - 1] + out.sums[blocks + half];
+    }
 }

@@ -1,0 +1,106 @@
+"""What is asked, and the figures of what came: prompts of an exact number of tokens, one client for all servers.
+
+The client, the load and the figures are those of `pelton bench serve` (measure/bench/). Invariant: both sides of a pair
+are asked the same prompts, and no prompt is asked twice, so that nothing comes from a cache that must not.
+"""
+
+import asyncio
+import statistics
+from collections.abc import Callable, Sequence
+from random import Random
+
+from bench.peers.plan import Scenario
+from bench.peers.process import ProgramError
+
+from pelton.core.clock import SystemClock
+from pelton.measure.bench.client import Client, Target
+from pelton.measure.bench.figures import Timing, result
+from pelton.measure.bench.load import Load, run_load
+from pelton.measure.bench.words import WORDS
+from pelton.measure.bench.workload import Sample
+
+NAME = "m"  # of the served model
+WAIT_SECONDS = 0.01  # between two tries while a server starts
+
+Figures = dict[str, float]
+Encode = Callable[[str], Sequence[int]]
+
+
+class Prompts:
+    """Random words that are one token each, so that the number of words is the number of tokens."""
+
+    def __init__(self, encode: Encode, seed: int = 0) -> None:
+        """`encode`: a text's token ids, with what a prompt gets in front; it is measured and left out of the count."""
+        self._front = len(encode("")) if encode("") else 0
+        self._words = [word for word in WORDS if len(encode(f" {word}")) - self._front == 1]
+        if len(self._words) < 2:
+            raise ProgramError("the model's tokenizer has too few of the words that prompts are made of")
+        self._random = Random(seed)
+
+    def text(self, tokens: int) -> str:
+        """One of so many tokens."""
+        return "".join(f" {word}" for word in self._random.choices(self._words, k=max(1, tokens - self._front)))
+
+    def of(self, scenario: Scenario) -> list[str]:
+        """The next prompts of a scenario; those of one with a prefix begin with the same one."""
+        prefix = self.text(scenario.shared) if scenario.shared else ""
+        return [prefix + self.text(scenario.prompt) for _ in range(scenario.requests)]
+
+
+def figures_of(timings: Sequence[Timing], seconds: float) -> Figures:
+    """Of one block of requests; ProgramError where one failed."""
+    table = result(list(timings), seconds, (50, 99))
+    if table["failed"]:
+        raise ProgramError(str(next(timing.error for timing in timings if not timing.ok)))
+    rates = [1 / timing.tpot for timing in timings if timing.tpot]
+    figures = {
+        "wall_s": seconds,
+        "out_tok_s": _number(table["output_throughput"]),
+        "ttft_ms": _number(table["p50_ttft_ms"]),
+        "ttft_p99_ms": _number(table["p99_ttft_ms"]),
+        "in_tokens": _number(table["total_input_tokens"]),
+        "out_tokens": _number(table["total_output_tokens"]),
+    }
+    if rates:
+        figures["decode_tok_s"] = statistics.median(rates)
+        figures["itl_p50_ms"] = _number(table["p50_itl_ms"])
+        figures["itl_p99_ms"] = _number(table["p99_itl_ms"])
+    lengths = figures["in_tokens"] / len(timings)
+    if lengths:
+        figures["prefill_tok_s"] = lengths / figures["ttft_ms"] * 1000
+    return figures
+
+
+def _number(value: object) -> float:
+    return float(str(value))
+
+
+def served(url: str, prompts: Sequence[str], scenario: Scenario, seconds: float) -> Figures:
+    """A block of requests to a server; ProgramError where one fails or takes longer than `seconds`."""
+
+    async def run() -> Figures:
+        clock = SystemClock()
+        extra: dict[str, object] = {"temperature": 0, "ignore_eos": True}
+        samples = [Sample(scenario.output, prompt=prompt) for prompt in prompts]
+        async with Client(Target(url, NAME, extra=extra), clock, seconds) as client:
+            load = Load(concurrency=scenario.concurrency)
+            timings, taken = await run_load(client, samples, load, clock, lambda: None)
+        return figures_of(timings, taken)
+
+    return asyncio.run(run())
+
+
+def until_answer(url: str, prompt: str, given_up: Callable[[], str | None]) -> None:
+    """Asks for one token until there is one. ProgramError with the word of `given_up` as soon as it has one."""
+
+    async def run() -> None:
+        clock = SystemClock()
+        async with Client(Target(url, NAME, extra={"temperature": 0}), clock) as client:
+            while True:
+                if (await client.ask(Sample(1, prompt=prompt))).ok:
+                    return
+                if (reason := given_up()) is not None:
+                    raise ProgramError(reason)
+                await asyncio.sleep(WAIT_SECONDS)
+
+    asyncio.run(run())

@@ -1,0 +1,167 @@
+"""Markdown tables from JSON lines: `python -m bench.peers.table` prints them, with --into FILE it puts them there.
+
+The latest line of each contest, and of what exactness costs. In a file a table stands between `<!-- table: NAME -->`
+and `<!-- end -->`. Invariant: a figure is printed with its extremes, and what does not count says so.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import record
+from bench.peers.plan import OURS, SCENARIOS, Scenario
+
+Line = Mapping[str, Any]
+ROWS = {1: ("chat", "ide"), 4: ("agent", "rag"), 16: ("chat", "agent", "rag"), 64: ("batch",)}  # up to so many rows
+HEAD = ("scenario (workload)", "precision", "peer", "Pelton", "peer's", "ratio", "aim", "")
+
+
+def latest(lines: Iterable[Line]) -> list[Line]:
+    """The last line of each contest, in the order of the scenarios."""
+    kept: dict[tuple[str, str, str], Line] = {}
+    for line in lines:
+        settings = line["settings"]
+        kept[settings["scenario"], settings["precision"], settings["peer"]] = line
+    order = {scenario.name: place for place, scenario in enumerate(SCENARIOS)}
+    return sorted(kept.values(), key=lambda line: order.get(line["settings"]["scenario"], len(order)))
+
+
+def table(lines: Sequence[Line]) -> str:
+    """All contests as one markdown table."""
+    return _markdown([HEAD, tuple("---" for _ in HEAD), *(_row(line, lines) for line in lines)])
+
+
+def _markdown(rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _row(line: Line, lines: Sequence[Line]) -> tuple[str, ...]:
+    settings, figures = line["settings"], line["figures"]
+    scenario = next((one for one in SCENARIOS if one.name == settings["scenario"]), None)
+    says = f"{scenario.says} ({scenario.workload})" if scenario else settings["scenario"]
+    front = (says, settings["precision"], f"{settings['peer']}, {settings['how']}")
+    if "skipped" in figures:
+        return (*front, "", "", "", "", f"skipped: {figures['skipped']}")
+    name = settings["figure"]
+    ours, theirs = (_shown(figures[side].get(name)) for side in ("ours", "theirs"))
+    return (*front, ours, theirs, _shown(figures["ratio"], 2), _aim(settings), _verdict(line, lines, scenario))
+
+
+def _shown(spread: Mapping[str, float] | None, digits: int | None = None) -> str:
+    """Median [min-max]."""
+    if spread is None:
+        return ""
+    if digits is None:
+        digits = 0 if spread["median"] >= 1000 else 1 if spread["median"] >= 10 else 2
+    return f"{spread['median']:,.{digits}f} [{spread['min']:,.{digits}f}-{spread['max']:,.{digits}f}]"
+
+
+def _aim(settings: Mapping[str, Any]) -> str:
+    aim = settings.get("aim")
+    if aim is None:
+        return ""
+    return f"ours >= {aim['least']:g}" if aim["of"] == OURS else f">= {aim['least']:g}x"
+
+
+def _verdict(line: Line, lines: Sequence[Line], scenario: Scenario | None) -> str:
+    """What the row means: only the best peer of a scenario and precision decides about an aim."""
+    figures, settings = line["figures"], line["settings"]
+    if "flag" in figures:
+        return str(figures["flag"])
+    said = []
+    aim = settings.get("aim")
+    if aim is not None and scenario is not None:
+        if aim["of"] == OURS:
+            said.append("met" if figures["ours"][settings["figure"]]["median"] >= aim["least"] else "not met")
+        elif _is_best(line, lines, scenario):
+            said.append("best peer: " + ("met" if figures["ratio"]["median"] >= aim["least"] else "not met"))
+    if "our_share_of_reading" in figures:
+        said.append(f"ours at {figures['our_share_of_reading']['median']:.0%} of reading its weights")
+    beside = [name for name in figures["ours"] if name != settings["figure"]]
+    for name in beside:
+        pair = f"{_shown(figures['ours'][name])}, {_shown(figures['theirs'].get(name)) or 'unknown'}"
+        said.append(f"{name} {pair}")
+    return "; ".join(said)
+
+
+def _is_best(line: Line, lines: Sequence[Line], scenario: Scenario) -> bool:
+    """By the ratio: the peer that we are least ahead of."""
+    key = (line["settings"]["scenario"], line["settings"]["precision"])
+    rivals = [
+        other["figures"]["ratio"]["median"]
+        for other in lines
+        if (other["settings"]["scenario"], other["settings"]["precision"]) == key
+        and "ratio" in other["figures"]
+        and "flag" not in other["figures"]
+    ]
+    return bool(line["figures"]["ratio"]["median"] <= min(rivals))
+
+
+def read(file: Path) -> list[Line]:
+    """The lines of a file of results; none where it is not there."""
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def exactness(lines: Sequence[Line]) -> str:
+    """What the last line of exactness.jsonl says, by the number of rows."""
+    if not lines:
+        return ""
+    head = ("rows of a step (workload)", "exact, ms", "fastest variant, ms", "cost", "95 % interval", "blocks")
+    rows: list[tuple[str, ...]] = [head, tuple("---" for _ in head)]
+    for count, row in lines[-1]["figures"].items():
+        low, high = row["interval_95"]
+        name = row["fastest_variant"]
+        rows.append(
+            (
+                f"{count} ({', '.join(ROWS[min(key for key in ROWS if key >= int(count))])})",
+                f"{row['ms']['exact']:.2f}",
+                f"{name}, {row['ms'][name]:.2f}",
+                f"{row['cost']:+.1%}",
+                f"{low:+.1%} to {high:+.1%}",
+                str(row["blocks"]),
+            )
+        )
+    return _markdown(rows)
+
+
+def told_machine(lines: Sequence[Line]) -> str:
+    """Where the last line was measured."""
+    if not lines or "machine" not in lines[-1]:
+        return ""
+    line = lines[-1]
+    machine = line["machine"]
+    return f"{line['date']}, commit {line['commit']}: {machine['cpu']}, {machine['cores']} cores, {machine['isa']}."
+
+
+def into(text: str, name: str, filling: str) -> str:
+    """The text with what stands between the marks of a table replaced. Raises ValueError where there are none."""
+    start, end = f"<!-- table: {name} -->", "<!-- end -->"
+    front, found, rest = text.partition(start)
+    _, ended, back = rest.partition(end)
+    if not found or not ended:
+        raise ValueError(f"no {start} ... {end}")
+    return f"{front}{start}\n{filling}\n{end}{back}"
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--results", type=Path, default=record.RESULTS, help="folder of the JSON lines")
+    flags.add_argument("--into", type=Path, help="a file with marks, such as docs/numbers.md")
+    given = flags.parse_args()
+    for name, filled in (("peers", lambda lines: table(latest(lines))), ("exactness", exactness)):
+        lines = read(given.results / f"{name}.jsonl")
+        if not lines:
+            continue
+        told = f"{told_machine(lines)}\n\n{filled(lines)}"
+        if given.into:
+            given.into.write_text(into(given.into.read_text(encoding="utf-8"), name, told), encoding="utf-8")
+        else:
+            print(f"{told}\n")
+
+
+if __name__ == "__main__":
+    main()

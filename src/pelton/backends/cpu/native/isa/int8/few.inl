@@ -1,0 +1,92 @@
+// Integer products of few rows with a panel, whose codes are taken as they are packed.
+// What it is not: for many rows, for which codes would be unpacked too often.
+
+#if defined(PELTON_ISA_AVX512)
+constexpr int PACKED_ROWS = 4;
+#elif defined(PELTON_ISA_AVX2)
+constexpr int PACKED_ROWS = 2;
+#else
+constexpr int PACKED_ROWS = 1;
+#endif
+constexpr size_t AHEAD = 12 << 10; // bytes, as measured
+
+struct IntStrip {
+    const uint8_t* panel;
+    int blocks;
+    IntRows x;
+    float* out;
+    size_t out_stride;
+};
+
+template <Format F, int R>
+void product_of_packed(const IntStrip& s) {
+    constexpr const Layout& l = layout(F);
+    constexpr int most = most_of(F), offset = offset_of(F), per_block = l.scales == 2 ? 2 : 1;
+    constexpr int eighths = 4 / per_block, most_together = words_together(most) / 2;
+    constexpr int together = most_together < eighths ? most_together : eighths, parts = eighths / together;
+    // Sums over more than a block are made of several, which need not wait for each other.
+    constexpr int chains = l.span != 1 && R * parts <= 4 ? parts : 1;
+    const int8_t* x = in_fours(F) ? s.x.fours : s.x.eights;
+    const int32_t* sums = s.x.sums + (per_block == 2 ? s.blocks : 0);
+    V acc[R];
+    repeat<R>([&](auto r) { acc[r] = zero(); });
+    U sum[R * chains];
+    for (int b = 0; b < s.blocks;) {
+        const int end = b + unit_blocks(F, s.blocks - b), first = b;
+        repeat<per_block>([&](auto half) __attribute__((always_inline)) {
+            int32_t sum_x[R] = {};
+            for (int i = first; i < end; ++i)
+                repeat<R>([&](auto r) { sum_x[r] += sums[r * s.x.sums_stride + static_cast<size_t>(i * per_block + half)]; });
+            repeat<R * chains>([&](auto i) { sum[i] = uset1(i < R ? static_cast<uint32_t>(-offset * sum_x[i % R]) : 0u); });
+            for (b = first; b < end; ++b) {
+                const uint8_t* block = block_at<F>(s.panel, b);
+                if constexpr (half == 0)
+                    for (size_t line = 0; line < block_bytes(F); line += 64) __builtin_prefetch(block + AHEAD + line);
+                const int8_t* from = x + b * BLOCK + half * (BLOCK / 2);
+                repeat<parts>([&](auto i) __attribute__((always_inline)) {
+                    U w[2 * together];
+                    repeat<together>([&](auto j) {
+                        words_of<F, half * eighths + i * together + j>(block, w[2 * j], w[2 * j + 1]);
+                    });
+                    repeat<R>([&](auto r) __attribute__((always_inline)) {
+                        U& to = sum[i % chains * R + r];
+                        to = dots<most, 2 * together>(to, w, from + r * s.x.stride + i * together * 8);
+                    });
+                });
+            }
+            if constexpr (chains > 1)
+                repeat<R*(chains - 1)>([&](auto i) { sum[i % R] = uadd(sum[i % R], sum[R + i]); });
+            V scale = zero(), minimum = zero();
+            load_scale<F>(s.panel, first, half, s.blocks, scale, minimum);
+            repeat<R>([&](auto r) __attribute__((always_inline)) {
+                if constexpr (l.span == 0)
+                    acc[r] = mul(from_i32(sum[r]), scale);
+                else
+                    acc[r] = fma(scale, from_i32(sum[r]), acc[r]);
+                if constexpr (l.minima)
+                    acc[r] = fma(minimum, set1(static_cast<float>(sum_x[r])), acc[r]);
+            });
+        });
+    }
+    repeat<R>([&](auto r) { store(s.out + r * s.out_stride, mul(acc[r], set1(s.x.scales[r]))); });
+}
+
+// rows: 1 .. PACKED_ROWS.
+template <Format F>
+void product_of_few(IntStrip s, int rows) {
+    while (rows > 0) {
+        const int now = rows >= PACKED_ROWS ? PACKED_ROWS : rows >= 2 ? 2 : 1;
+        if (now == PACKED_ROWS)
+            product_of_packed<F, PACKED_ROWS>(s);
+        else if (now == 2)
+            product_of_packed<F, 2>(s);
+        else
+            product_of_packed<F, 1>(s);
+        rows -= now;
+        s.x.fours += static_cast<size_t>(now) * s.x.stride;
+        s.x.eights += static_cast<size_t>(now) * s.x.stride;
+        s.x.scales += now;
+        s.x.sums += static_cast<size_t>(now) * s.x.sums_stride;
+        s.out += static_cast<size_t>(now) * s.out_stride;
+    }
+}

@@ -1,0 +1,299 @@
+// Many rows: a few adjacent panels are cut along K into strips, which are expanded to fp32 once and stay near while all
+// rows pass by; out carries the accumulators from strip to strip.
+// What it is not: another order. It is also the way of the values form, for any number of rows.
+
+// The chains of MANY_ROWS times MANY_PANELS fill the registers: both of a unit and the accumulators, or, with IN_TURN, only
+// those of even k and then those of odd k, since fewer registers hold too few of everything.
+#if defined(PELTON_ISA_AVX512)
+constexpr int MANY_ROWS = 4, MANY_PANELS = 2;
+constexpr bool IN_TURN = false;
+#elif defined(PELTON_ISA_AVX2)
+constexpr int MANY_ROWS = 6, MANY_PANELS = 1;
+constexpr bool IN_TURN = true;
+#else
+constexpr int MANY_ROWS = 4, MANY_PANELS = 1;
+constexpr bool IN_TURN = false;
+#endif
+constexpr int STRIP_BLOCKS = 8; // K-blocks of a strip
+
+// Weights or codes of some K-blocks of P panels, [k][P][16]; their scales and minima, [units][P][16].
+struct Strip {
+    alignas(64) float weights[STRIP_BLOCKS * BLOCK_CODES * MANY_PANELS];
+    alignas(64) float scales[STRIP_BLOCKS * 2 * PANEL * MANY_PANELS];
+    alignas(64) float minima[STRIP_BLOCKS * 2 * PANEL * MANY_PANELS];
+    int panels, blocks;
+    Join join; // none in the values form
+    int span;
+    bool first, last; // of the row
+};
+
+// Rows of x from the strip's first k on, sums of x from its first unit on.
+struct Rows {
+    const float* x;
+    size_t x_stride;
+    const float* sums;
+    size_t sums_stride;
+    float* out;
+    size_t out_stride;
+};
+
+// ---- a strip's weights ----
+
+// K-blocks [first, first + to.blocks) of a panel, number p of the strip.
+template <Format F>
+void expand_codes(const uint8_t* panel, int first, int blocks, int p, Strip& to) {
+    constexpr int per_block = join_of(F).units(), span = span_of(F);
+    const int step = to.panels * PANEL;
+    for (int b = 0; b < to.blocks; ++b) {
+        const uint8_t* block = block_at<F>(panel, first + b);
+        float* weights = to.weights + b * BLOCK * step + p * PANEL;
+        for (int eighth = 0; eighth < 4; ++eighth)
+            repeat<4>([&](auto pair) {
+                V even, odd;
+                expand<F, pair>(block, eighth, even, odd);
+                float* at = weights + (8 * eighth + 2 * pair) * step;
+                store(at, even);
+                store(at + step, odd);
+            });
+        if constexpr (join_of(F).scales > 0) {
+            if (b % (span ? span : STRIP_BLOCKS) != 0)
+                continue;
+            for (int half = 0; half < per_block; ++half) {
+                V scale = zero(), minimum = zero();
+                load_scale<F>(panel, first + b, half, blocks, scale, minimum);
+                const int unit = span ? b / (span ? span : 1) * per_block + half : 0;
+                store(to.scales + unit * step + p * PANEL, scale);
+                store(to.minima + unit * step + p * PANEL, minimum);
+            }
+        }
+    }
+}
+
+// Codes become weights.
+inline void make_values(Strip& s, bool minima, bool round) {
+    const int step = s.panels * PANEL, length = BLOCK / s.join.units();
+    for (int k = 0; k < s.blocks * BLOCK; ++k) {
+        const int unit = s.span > 1 ? k / (BLOCK * s.span) : s.span ? k / length : 0;
+        for (int p = 0; p < step; p += PANEL) {
+            V w = mul(load(s.scales + unit * step + p), load(s.weights + k * step + p));
+            if (minima)
+                w = add(w, load(s.minima + unit * step + p));
+            store(s.weights + k * step + p, round ? round_bf16(w) : w);
+        }
+    }
+}
+
+template <Format F>
+void expand_strip(const Matrix& m, int panel, int first, Strip& to) {
+    constexpr Join join = join_of(F);
+    to.join = join;
+    to.span = span_of(F);
+    for (int p = 0; p < to.panels; ++p)
+        expand_codes<F>(m.data + static_cast<size_t>(panel + p) * m.panel_bytes, first, m.blocks, p, to);
+    if (join.scales > 0 && m.values) {
+        make_values(to, join.minima, !m.exact);
+        to.join = {0, false};
+        to.span = 1;
+    }
+}
+
+// ---- its products ----
+
+template <int N>
+struct Vectors {
+    V v[N];
+};
+
+// Chains of every second k.
+template <int R, int P>
+[[gnu::always_inline]] inline Vectors<R * P> chains_of(const float* x, size_t x_stride, const float* weights, int count) {
+    Vectors<R * P> chains;
+    repeat<R * P>([&](auto i) { chains.v[i] = zero(); });
+    for (int i = 0; i < count; ++i, x += 2, weights += 2 * P * PANEL) {
+        V w[P];
+        repeat<P>([&](auto p) { w[p] = load(weights + p * PANEL); });
+        repeat<R>([&](auto r) {
+            const V from = set1(x[r * x_stride]);
+            repeat<P>([&](auto p) { chains.v[r * P + p] = fma(from, w[p], chains.v[r * P + p]); });
+        });
+    }
+    return chains;
+}
+
+// Sums of one unit: `pairs` times two k.
+template <int R, int P>
+[[gnu::always_inline]] inline Vectors<R * P> sums_of(const float* x, size_t x_stride, const float* weights, int pairs) {
+    constexpr int step = P * PANEL, unrolled = 4;
+    if constexpr (IN_TURN) {
+        const Vectors<R * P> even = chains_of<R, P>(x, x_stride, weights, pairs);
+        const Vectors<R * P> odd = chains_of<R, P>(x + 1, x_stride, weights + step, pairs);
+        Vectors<R * P> sums;
+        repeat<R * P>([&](auto i) { sums.v[i] = add(even.v[i], odd.v[i]); });
+        return sums;
+    }
+    V even[R * P], odd[R * P];
+    repeat<R * P>([&](auto i) { even[i] = odd[i] = zero(); });
+    for (int i = 0; i < pairs; i += unrolled, x += 2 * unrolled, weights += 2 * unrolled * step)
+        repeat<unrolled>([&](auto pair) {
+            V w0[P], w1[P];
+            repeat<P>([&](auto p) {
+                w0[p] = load(weights + 2 * pair * step + p * PANEL);
+                w1[p] = load(weights + (2 * pair + 1) * step + p * PANEL);
+            });
+            repeat<R>([&](auto r) {
+                const float* from = x + r * x_stride + 2 * pair;
+                const V x0 = set1(from[0]), x1 = set1(from[1]);
+                repeat<P>([&](auto p) {
+                    even[r * P + p] = fma(x0, w0[p], even[r * P + p]);
+                    odd[r * P + p] = fma(x1, w1[p], odd[r * P + p]);
+                });
+            });
+        });
+    Vectors<R * P> sums;
+    repeat<R * P>([&](auto i) { sums.v[i] = add(even[i], odd[i]); });
+    return sums;
+}
+
+// What R rows have of P panels so far.
+template <int R, int P>
+struct State {
+    V acc[R * P], group[R * P]; // group: where a scale is of several K-blocks
+    float of_x[R];              // likewise
+};
+
+// How a unit's sums reach the accumulators: as they are; with a scale; with a minimum, too; a group's, with or without one.
+enum class Way { plain, scaled, lifted, grouped, grouped_lifted };
+
+inline Way way_of(const Strip& s) {
+    if (s.join.scales == 0 || s.span == 0)
+        return Way::plain;
+    if (s.span > 1)
+        return s.join.minima ? Way::grouped_lifted : Way::grouped;
+    return s.join.minima ? Way::lifted : Way::scaled;
+}
+
+// Takes sums that have scale number `unit` of the strip, and of_x, the sums of x.
+template <int R, int P, bool MINIMA>
+[[gnu::always_inline]] inline void join_sums(const Strip& s, int unit, const V* sums, const float* of_x,
+                                             size_t of_x_stride, State<R, P>& to) {
+    repeat<P>([&](auto p) __attribute__((always_inline)) {
+        const V scale = load(s.scales + (unit * P + p) * PANEL);
+        repeat<R>([&](auto r) { to.acc[r * P + p] = fma(scale, sums[r * P + p], to.acc[r * P + p]); });
+        if constexpr (MINIMA) {
+            const V minimum = load(s.minima + (unit * P + p) * PANEL);
+            repeat<R>([&](auto r) {
+                const V x = set1(of_x[r * of_x_stride]);
+                to.acc[r * P + p] = fma(minimum, x, to.acc[r * P + p]);
+            });
+        }
+    });
+}
+
+// Takes the sums of one of several K-blocks that share a scale.
+template <int R, int P, bool MINIMA>
+[[gnu::always_inline]] inline void join_group(const Strip& s, const Rows& rows, int b, const V* sums,
+                                              State<R, P>& to) {
+    repeat<R * P>([&](auto i) { to.group[i] = add(to.group[i], sums[i]); });
+    if constexpr (MINIMA)
+        repeat<R>([&](auto r) { to.of_x[r] += rows.sums[r * rows.sums_stride + static_cast<size_t>(b)]; });
+    if (b % s.span != s.span - 1 && b != s.blocks - 1)
+        return;
+    join_sums<R, P, MINIMA>(s, b / s.span, to.group, to.of_x, 1, to);
+    repeat<R * P>([&](auto i) { to.group[i] = zero(); });
+    repeat<R>([&](auto r) { to.of_x[r] = 0.0f; });
+}
+
+template <int R, int P, Way W>
+[[gnu::always_inline]] inline void strip_of_rows(const Strip& s, const Rows& rows) {
+    State<R, P> state;
+    const int per_block = s.join.units(), units = s.blocks * per_block, pairs = BLOCK / 2 / per_block;
+    repeat<R * P>([&](auto i) {
+        state.group[i] = zero();
+        state.acc[i] = s.first ? zero() : load(rows.out + i / P * rows.out_stride + i % P * PANEL);
+    });
+    repeat<R>([&](auto r) { state.of_x[r] = 0.0f; });
+    const float *x = rows.x, *weights = s.weights;
+    for (int unit = 0; unit < units; ++unit, x += 2 * pairs, weights += 2 * pairs * P * PANEL) {
+        const Vectors<R * P> sums = sums_of<R, P>(x, rows.x_stride, weights, pairs);
+        if constexpr (W == Way::plain)
+            repeat<R * P>([&](auto i) { state.acc[i] = add(state.acc[i], sums.v[i]); });
+        else if constexpr (W == Way::scaled || W == Way::lifted)
+            join_sums<R, P, W == Way::lifted>(s, unit, sums.v, rows.sums + unit, rows.sums_stride, state);
+        else
+            join_group<R, P, W == Way::grouped_lifted>(s, rows, unit, sums.v, state);
+    }
+    const bool scaled = s.span == 0 && s.last;
+    repeat<P>([&](auto p) {
+        const V scale = scaled ? load(s.scales + p * PANEL) : zero();
+        repeat<R>([&](auto r) {
+            const V y = state.acc[r * P + p];
+            store(rows.out + r * rows.out_stride + p * PANEL, scaled ? mul(scale, y) : y);
+        });
+    });
+}
+
+// Groups of R rows, one after the other.
+template <int R, int P, Way W>
+void strip_of_groups(const Strip& s, Rows rows, int groups) {
+    for (; groups > 0; --groups) {
+        strip_of_rows<R, P, W>(s, rows);
+        rows.x += R * rows.x_stride;
+        if constexpr (W == Way::lifted || W == Way::grouped_lifted)
+            rows.sums += R * rows.sums_stride;
+        rows.out += R * rows.out_stride;
+    }
+}
+
+// size: rows of a group, 1 .. MANY_ROWS.
+template <int P, int R = MANY_ROWS>
+void strip_of_size(const Strip& s, const Rows& rows, int size, int groups) {
+    if constexpr (R > 1)
+        if (size < R)
+            return strip_of_size<P, R - 1>(s, rows, size, groups);
+    constexpr void (*ways[])(const Strip&, Rows, int) = {
+        strip_of_groups<R, P, Way::plain>, strip_of_groups<R, P, Way::scaled>, strip_of_groups<R, P, Way::lifted>,
+        strip_of_groups<R, P, Way::grouped>, strip_of_groups<R, P, Way::grouped_lifted>,
+    };
+    ways[static_cast<int>(way_of(s))](s, rows, groups);
+}
+
+// Any number of rows, in groups as equal as they can be.
+inline void strip_of_all(const Strip& s, Rows rows, int count) {
+    const int groups = (count + MANY_ROWS - 1) / MANY_ROWS, size = count / groups, larger = count % groups;
+    const auto part = [&](int rows_each, int number) {
+        if (s.panels == 1)
+            strip_of_size<1>(s, rows, rows_each, number);
+        else
+            strip_of_size<MANY_PANELS>(s, rows, rows_each, number);
+    };
+    if (larger > 0)
+        part(size + 1, larger);
+    const size_t done = static_cast<size_t>(larger * (size + 1));
+    rows.x += done * rows.x_stride;
+    if (s.join.minima)
+        rows.sums += done * rows.sums_stride;
+    rows.out += done * rows.out_stride;
+    part(size, groups - larger);
+}
+
+// ---- all of it ----
+
+using ExpandStrip = void (*)(const Matrix&, int panel, int first, Strip&);
+
+static void many(const MatmulArgs& a, ExpandStrip expand_into) {
+    const Matrix& m = *a.matrix;
+    Strip s;
+    for (int p = 0; p < a.panels; p += s.panels) {
+        s.panels = a.panels - p < MANY_PANELS ? 1 : MANY_PANELS;
+        for (int first = 0; first < m.blocks; first += STRIP_BLOCKS) {
+            s.blocks = m.blocks - first < STRIP_BLOCKS ? m.blocks - first : STRIP_BLOCKS;
+            s.first = first == 0;
+            s.last = first + s.blocks == m.blocks;
+            expand_into(m, a.panel + p, first, s);
+            Rows rows{a.x + first * BLOCK, a.x_stride, a.sums, a.sums_stride, a.out + p * PANEL, a.out_stride};
+            if (s.join.minima)
+                rows.sums += (m.uses_half_sums() ? m.blocks : 0) + first * s.join.units();
+            strip_of_all(s, rows, a.rows);
+        }
+    }
+}

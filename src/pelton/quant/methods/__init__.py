@@ -1,0 +1,1 @@
+"""Ways to quantise a dense model, one file each; `pelton.quant` is their registry."""

