@@ -68,7 +68,6 @@ def latency_command(model: str | None, model_flag: str | None, **flags: object) 
     check_output(flags["output_json"])
     batch, n = int(str(flags["batch_size"])), int(str(flags["n"]))
     before = machine()
-    figures = machine_probe(flags, _threads(flags))
     with load(reference, {**flags, "max_num_seqs": _given(flags["max_num_seqs"], batch * n)}) as llm:
         options = workload_options(flags, _encoder(llm), batch)
         length, output = int(str(flags["input_len"])), int(str(flags["output_len"]))
@@ -76,6 +75,7 @@ def latency_command(model: str | None, model_flag: str | None, **flags: object) 
         if length + output > most:
             raise click.UsageError(f"--input-len {length} and --output-len {output} are more than the model's {most}.")
         samples = [Sample(output, prompt=random_tokens(options, length)) for _ in range(batch)]
+        figures = machine_probe(flags, _threads(flags))
         warmups, iterations = int(str(flags["num_iters_warmup"])), int(str(flags["num_iters"]))
         with tqdm(total=warmups + iterations, unit="iter", disable=bool(flags["disable_tqdm"])) as bar:
             often = Iterations(iterations, warmups)
@@ -115,9 +115,9 @@ def throughput_command(model: str | None, model_flag: str | None, **flags: objec
     check_output(flags["output_json"])
     check_workload(flags)
     before = machine()
-    figures = machine_probe(flags, _threads(flags))
     with load(reference, {**flags, "max_num_seqs": _given(flags["max_num_seqs"], THROUGHPUT_SEQS)}) as llm:
         samples = workload_samples(flags, _encoder(llm), int(str(flags["num_prompts"])))
+        figures = machine_probe(flags, _threads(flags))
         work = work_done(llm)
         try:
             table = throughput(llm, samples, _answers(flags), SystemClock(), progress=not flags["disable_tqdm"])
