@@ -205,11 +205,11 @@ def _tell(match: Match, figures: Mapping[str, Any]) -> None:
         print(f"{match}: skipped: {figures['skipped']}", flush=True)
         return
     ratio = figures["ratio"]
-    if ratio["pairs"] < LEAST_PAIRS:
-        print(f"{match}: works; {ratio['pairs']} of {LEAST_PAIRS} pairs, which say nothing", flush=True)
-        return
-    told = f"{ratio['median']:.2f}x [{ratio['min']:.2f}-{ratio['max']:.2f}]"
-    print(f"{match}: {told} {figures.get('flag', '')}".rstrip(), flush=True)
+    name = match.scenario.figure
+    ours, theirs = (figures[side][name]["median"] for side in ("ours", "theirs"))
+    told = f"{ratio['median']:.2f}x [{ratio['min']:.2f}-{ratio['max']:.2f}], {name} {ours:,.5g} to {theirs:,.5g}"
+    few = f"only {ratio['pairs']} of {LEAST_PAIRS} pairs" if ratio["pairs"] < LEAST_PAIRS else ""
+    print("; ".join(part for part in (f"{match}: {told}", few, str(figures.get("flag", ""))) if part), flush=True)
 
 
 def dry_run(chosen: Iterable[Match], pairs: int) -> str:

@@ -27,7 +27,7 @@ void matmul_of(const MatmulArgs& a) {
         return many(a, expand_strip<F>);
     const uint8_t* panel = m.data + static_cast<size_t>(a.panel) * m.panel_bytes;
     const float* sums = m.uses_half_sums() ? a.sums + m.blocks : a.sums;
-    const Few f{panel, m.panel_bytes, m.blocks, true, a.x, a.x_stride, sums, a.sums_stride, a.out, a.out_stride};
+    const Few f{panel, m.panel_bytes, m.blocks, 0, 1, false, a.x, a.x_stride, sums, a.sums_stride, a.out, a.out_stride};
     few<F>(f, a.rows, a.panels);
 }
 

@@ -1,23 +1,41 @@
-// Few rows: weights go from the packed panel through registers into the products, once for up to ROW_GROUP rows.
-// What it is not: another order. Rows, panels and units are taken together only to hide the latency of fma and to share
-// what is loaded.
+// Few rows: weights go from the packed panel through registers into the products, once for each group of rows.
+// What it is not: another order. Rows, panels and units are taken together only to hide the latency of fma, to share what
+// is loaded and to keep memory busy.
 
-// ROW_GROUP: the chains of so many rows fit the registers beside the weights. CHAINS: so many chains at once hide the
-// latency of fma; fewer rows take several panels, then several units together to reach it.
+// ROW_GROUP times PANELS_AT_ONCE: so many chains of each kind fit the registers beside the weights. CHAINS: so many at once
+// hide the latency of fma; fewer rows take several units together to reach it. STREAM_ROWS: with up to so many rows,
+// weights of 16 bits and more come slower than they are multiplied.
 #if defined(PELTON_ISA_AVX512)
-constexpr int ROW_GROUP = 4, CHAINS = 8, PANELS_AT_ONCE = 2;
+constexpr int ROW_GROUP = 4, CHAINS = 8, PANELS_AT_ONCE = 2, STREAM_ROWS = 8;
 #elif defined(PELTON_ISA_AVX2)
-constexpr int ROW_GROUP = 2, CHAINS = 4, PANELS_AT_ONCE = 1;
+constexpr int ROW_GROUP = 2, CHAINS = 4, PANELS_AT_ONCE = 1, STREAM_ROWS = 2;
 #else
-constexpr int ROW_GROUP = 2, CHAINS = 2, PANELS_AT_ONCE = 1;
+constexpr int ROW_GROUP = 2, CHAINS = 2, PANELS_AT_ONCE = 1, STREAM_ROWS = 2;
 #endif
+
+constexpr size_t FETCH_AHEAD = size_t{8} << 10; // how far ahead of the products weights are asked for, as measured
+constexpr size_t SET_BYTES = size_t{256} << 10; // panels of so many bytes stay in the L2 cache beside the next ones
+
+// Up to so many rows go with one panel after the other, as memory likes it best.
+constexpr int one_panel_rows(Format format) {
+    const Codes codes = layout(format).codes;
+    if (codes == Codes::f32 || codes == Codes::bf16 || codes == Codes::f16)
+        return STREAM_ROWS;
+    return codes == Codes::int8 ? ROW_GROUP : 2;
+}
+
+// Rows of a group.
+constexpr int most_rows(Format format, int panels) {
+    return panels == 1 && one_panel_rows(format) > ROW_GROUP ? one_panel_rows(format) : ROW_GROUP;
+}
 
 // What the products of some rows and adjacent panels read and write.
 struct Few {
     const uint8_t* panel; // the first of them
     size_t panel_bytes;
     int blocks;
-    bool fetches;   // asks for weights ahead
+    int part, parts; // which group of rows, of how many
+    bool more;       // panels follow these
     const float* x; // of the first row
     size_t x_stride;
     const float* sums;
@@ -26,29 +44,39 @@ struct Few {
     size_t out_stride;
 };
 
-// Asks for what these panels, or the next ones, will be read from. `at`: bytes into a panel. No lambda here: gcc drops the
-// call of one that does nothing but prefetch.
-template <Format F, int P>
-[[gnu::always_inline]] inline void fetch_ahead(const Few& f, size_t at, size_t bytes) {
-    const size_t ahead = f.panel_bytes < prefetch_bytes(F) ? f.panel_bytes : prefetch_bytes(F);
-    const size_t target = at + ahead + (at + ahead < f.panel_bytes ? 0 : (P - 1) * f.panel_bytes);
-    for (size_t line = 0; line < bytes; line += 64)
-        for (int p = 0; p < P; ++p)
-            __builtin_prefetch(f.panel + static_cast<size_t>(p) * f.panel_bytes + target + line);
+// What is asked for while the K-blocks at `at` bytes into a panel are multiplied: later ones; or, where these panels are
+// gone through by several groups of rows, the same of the next panels, by each group in its turns, so that memory never
+// rests. Without anything to ask for it is what is read now.
+template <int P>
+[[gnu::always_inline]] inline const uint8_t* next_of(const Few& f, size_t at, int turn) {
+    const uint8_t* now = f.panel + at;
+    if (f.parts > 1 && P * f.panel_bytes <= SET_BYTES)
+        return f.more && turn % f.parts == f.part ? now + P * f.panel_bytes : now;
+    if (f.part > 0)
+        return now;
+    constexpr size_t distance = FETCH_AHEAD / P;
+    if (P > 1 && f.panel_bytes < distance)
+        return now + P * f.panel_bytes;
+    return now + distance + (at + distance < f.panel_bytes ? 0 : (P - 1) * f.panel_bytes);
 }
 
-// The chains of B units from `unit` on, of R rows and P panels; sums[(unit * R + row) * P + panel]. B > 1 starts with a
-// K-block.
+// Sums of B units from `unit` on, of R rows and P panels: sums[(unit * R + row) * P + panel]. B > 1 starts with a K-block.
+// `next`: what to ask for meanwhile, a few lines at a time. (A lambda that does nothing else would be dropped by gcc.)
 template <Format F, int R, int P, int B>
-[[gnu::always_inline]] inline void sums_of_units(const Few& f, int unit, V* sums) {
+[[gnu::always_inline]] inline void sums_of_units(const Few& f, int unit, const uint8_t* next, V* sums) {
     constexpr int per_block = join_of(F).units(), eighths = 4 / per_block, size = BLOCK / per_block;
     const uint8_t* block = block_at<F>(f.panel, unit / per_block);
     const int first_half = B > 1 ? 0 : unit % per_block;
     const float* x = f.x + static_cast<size_t>(unit) * size;
     V even[B * R * P], odd[B * R * P];
     repeat<B * R * P>([&](auto i) { even[i] = odd[i] = zero(); });
-    for (int eighth = 0; eighth < eighths; ++eighth, x += 8)
+    constexpr size_t bytes = B * block_bytes(F) / (per_block * eighths);
+    constexpr int lines = static_cast<int>((bytes + 63) / 64);
+    for (int eighth = 0; eighth < eighths; ++eighth, x += 8, next += bytes)
         repeat<4>([&](auto pair) {
+            for (int line = pair * lines / 4; line < (pair + 1) * lines / 4; ++line)
+                for (int p = 0; p < P; ++p)
+                    __builtin_prefetch(next + static_cast<size_t>(p) * f.panel_bytes + line * 64);
             repeat<B>([&](auto i) {
                 const int at = (first_half + i % per_block) * eighths + eighth;
                 V w0[P], w1[P];
@@ -110,32 +138,37 @@ template <Format F, int R, int P>
     }
 }
 
-template <Format F, int R, int P>
-[[gnu::always_inline]] inline void few_rows(const Few& f) {
-    constexpr int per_block = join_of(F).units(), adjacent = head_blocks(F) ? head_blocks(F) * per_block : CHAINS;
-    constexpr int wanted = CHAINS / (2 * R * P), together = wanted < 1 ? 1 : wanted < adjacent ? wanted : adjacent;
-    static_assert(adjacent % together == 0);
-    const int units = f.blocks * per_block;
-    Sums<R, P> state;
-    repeat<R * P>([&](auto i) { state.acc[i] = state.group[i] = zero(); });
-    repeat<R>([&](auto r) { state.of_x[r] = 0.0f; });
-    V sums[together * R * P];
-    int unit = 0;
-    for (; unit + together <= units; unit += together) {
-        constexpr size_t bytes = block_bytes(F) * together / per_block;
+// Units from `unit` on, B at a time, as long as there are so many.
+template <Format F, int R, int P, int B>
+[[gnu::always_inline]] inline int few_units(const Few& f, int unit, Sums<R, P>& state) {
+    constexpr int per_block = join_of(F).units();
+    constexpr size_t bytes = block_bytes(F) * B / per_block;
+    for (; unit + B <= f.blocks * per_block; unit += B) {
         const size_t at = static_cast<size_t>(block_at<F>(f.panel, unit / per_block) - f.panel);
-        if (f.fetches)
-            fetch_ahead<F, P>(f, at + unit % per_block * bytes, bytes);
-        sums_of_units<F, R, P, together>(f, unit, sums);
-        repeat<together>([&](auto i) __attribute__((always_inline)) {
+        const uint8_t* next = next_of<P>(f, at + unit % per_block * bytes, unit / B);
+        V sums[B * R * P];
+        sums_of_units<F, R, P, B>(f, unit, next, sums);
+        repeat<B>([&](auto i) __attribute__((always_inline)) {
             join_unit<F, R, P>(f, unit + i, sums + i * R * P, state);
         });
     }
+    return unit;
+}
+
+template <Format F, int R, int P>
+[[gnu::always_inline]] inline void few_rows(const Few& f) {
+    // Units taken together are of K-blocks without anything between them.
+    constexpr int per_block = join_of(F).units(), adjacent = head_blocks(F) ? head_blocks(F) * per_block : CHAINS;
+    constexpr int wanted = CHAINS / (2 * R * P), together = wanted < 1 ? 1 : wanted < adjacent ? wanted : adjacent;
+    static_assert(adjacent % together == 0);
+    Sums<R, P> state;
+    repeat<R * P>([&](auto i) { state.acc[i] = state.group[i] = zero(); });
+    repeat<R>([&](auto r) { state.of_x[r] = 0.0f; });
+    int unit = few_units<F, R, P, together>(f, 0, state);
+    if constexpr (together > 2)
+        unit = few_units<F, R, P, 2>(f, unit, state);
     if constexpr (together > 1)
-        for (; unit < units; ++unit) {
-            sums_of_units<F, R, P, 1>(f, unit, sums);
-            join_unit<F, R, P>(f, unit, sums, state);
-        }
+        few_units<F, R, P, 1>(f, unit, state);
     repeat<P>([&](auto p) {
         V scale = zero(), unused = zero();
         if constexpr (span_of(F) == 0)
@@ -147,51 +180,61 @@ template <Format F, int R, int P>
     });
 }
 
-// Groups of R rows, one after the other; the first brings the weights near.
+// Groups of R rows, one after the other, for `sets` times P panels. Of each the first group brings the weights near.
 template <Format F, int R, int P>
-void few_groups(Few f, int groups) {
-    for (; groups > 0; --groups) {
-        few_rows<F, R, P>(f);
-        f.fetches = false;
-        f.x += R * f.x_stride;
-        if constexpr (join_of(F).minima)
-            f.sums += R * f.sums_stride;
-        f.out += R * f.out_stride;
+void few_groups(Few f, int groups, int sets) {
+    for (; sets > 0; --sets, f.panel += P * f.panel_bytes, f.out += P * PANEL) {
+        Few g = f;
+        g.more = f.more || sets > 1;
+        for (int left = groups; left > 0; --left) {
+            few_rows<F, R, P>(g);
+            ++g.part;
+            g.x += R * g.x_stride;
+            if constexpr (join_of(F).minima)
+                g.sums += R * g.sums_stride;
+            g.out += R * g.out_stride;
+        }
     }
 }
 
-// size: rows of a group, 1 .. ROW_GROUP.
-template <Format F, int P, int R = ROW_GROUP>
-void few_of_size(const Few& f, int size, int groups) {
+// size: rows of a group, 1 .. R.
+template <Format F, int P, int R = most_rows(F, P)>
+void few_of_size(const Few& f, int size, int groups, int sets) {
     if (size == R)
-        return few_groups<F, R, P>(f, groups);
+        return few_groups<F, R, P>(f, groups, sets);
     if constexpr (R > 1)
-        few_of_size<F, P, R - 1>(f, size, groups);
+        few_of_size<F, P, R - 1>(f, size, groups, sets);
 }
 
-// Any number of rows, in groups as equal as they can be.
+// Any number of rows, in groups as equal as they can be, of P panels at a time.
+template <Format F, int P>
+void few_panels(Few f, int rows, int sets) {
+    constexpr int most = most_rows(F, P);
+    const int groups = (rows + most - 1) / most, size = rows / groups, larger = rows % groups;
+    f.parts = groups;
+    if (larger == 0)
+        return few_of_size<F, P>(f, size, groups, sets);
+    const size_t done = static_cast<size_t>(larger * (size + 1));
+    for (; sets > 0; --sets, f.panel += P * f.panel_bytes, f.out += P * PANEL) {
+        Few g = f;
+        g.more = sets > 1;
+        few_of_size<F, P>(g, size + 1, larger, 1);
+        g.part += larger;
+        g.x += done * g.x_stride;
+        g.sums += join_of(F).minima ? done * g.sums_stride : 0;
+        g.out += done * g.out_stride;
+        few_of_size<F, P>(g, size, groups - larger, 1);
+    }
+}
+
 template <Format F>
 void few(Few f, int rows, int panels) {
-    const int groups = (rows + ROW_GROUP - 1) / ROW_GROUP, size = rows / groups, larger = rows % groups;
-    const size_t done = static_cast<size_t>(larger * (size + 1));
-    for (int now; panels > 0; panels -= now) {
-        now = panels < PANELS_AT_ONCE ? 1 : PANELS_AT_ONCE;
-        const auto part = [&](const Few& g, int rows_each, int number) {
-            if (now == PANELS_AT_ONCE)
-                few_of_size<F, PANELS_AT_ONCE>(g, rows_each, number);
-            else
-                few_of_size<F, 1>(g, rows_each, number);
-        };
-        Few g = f;
-        if (larger > 0) {
-            part(g, size + 1, larger);
-            g.fetches = false;
-            g.x += done * g.x_stride;
-            g.sums += join_of(F).minima ? done * g.sums_stride : 0;
-            g.out += done * g.out_stride;
-        }
-        part(g, size, groups - larger);
-        f.panel += static_cast<size_t>(now) * f.panel_bytes;
-        f.out += now * PANEL;
+    if (PANELS_AT_ONCE > 1 && rows > one_panel_rows(F)) {
+        const int sets = panels / PANELS_AT_ONCE;
+        few_panels<F, PANELS_AT_ONCE>(f, rows, sets);
+        panels -= sets * PANELS_AT_ONCE;
+        f.panel += static_cast<size_t>(sets * PANELS_AT_ONCE) * f.panel_bytes;
+        f.out += sets * PANELS_AT_ONCE * PANEL;
     }
+    few_panels<F, 1>(f, rows, panels);
 }

@@ -2,8 +2,8 @@
 // rows pass by; out carries the accumulators from strip to strip.
 // What it is not: another order. It is also the way of the values form, for any number of rows.
 
-// The chains of MANY_ROWS times MANY_PANELS fill the registers: both of a unit and the accumulators, or, with IN_TURN, only
-// those of even k and then those of odd k, since fewer registers hold too few of everything.
+// The chains of MANY_ROWS times MANY_PANELS fill the registers: both of a unit and the accumulators, or, with IN_TURN,
+// only those of even k and then those of odd k, since fewer registers hold too few of everything.
 #if defined(PELTON_ISA_AVX512)
 constexpr int MANY_ROWS = 4, MANY_PANELS = 2;
 constexpr bool IN_TURN = false;
@@ -106,7 +106,8 @@ struct Vectors {
 
 // Chains of every second k.
 template <int R, int P>
-[[gnu::always_inline]] inline Vectors<R * P> chains_of(const float* x, size_t x_stride, const float* weights, int count) {
+[[gnu::always_inline]] inline Vectors<R * P> chains_of(const float* x, size_t x_stride, const float* weights,
+                                                       int count) {
     Vectors<R * P> chains;
     repeat<R * P>([&](auto i) { chains.v[i] = zero(); });
     for (int i = 0; i < count; ++i, x += 2, weights += 2 * P * PANEL) {
@@ -161,7 +162,8 @@ struct State {
     float of_x[R];              // likewise
 };
 
-// How a unit's sums reach the accumulators: as they are; with a scale; with a minimum, too; a group's, with or without one.
+// How a unit's sums reach the accumulators: as they are; with a scale; with a minimum, too; those of a group, without a
+// minimum or with one.
 enum class Way { plain, scaled, lifted, grouped, grouped_lifted };
 
 inline Way way_of(const Strip& s) {

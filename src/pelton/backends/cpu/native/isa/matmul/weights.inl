@@ -21,11 +21,6 @@ constexpr int span_of(Format format) {
     return layout(format).span;
 }
 
-// How far ahead of the products weights are asked for; as measured, codes, which keep the core busier, want more.
-constexpr size_t prefetch_bytes(Format format) {
-    return join_of(format).scales ? 12 << 10 : 8 << 10;
-}
-
 // The halves in front of the K-blocks of which K-block b is one, and the K-block itself; panel: its first byte.
 template <Format F>
 inline const uint8_t* head_at(const uint8_t* panel, int b) {
@@ -109,10 +104,10 @@ inline __m512i moved(U word) {
 template <int I, int K, int MINUS>
 inline V five(U nibbles, U high) {
     const __m512 low = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512 first = _mm512_sub_ps(low, _mm512_set1_ps(MINUS)), second = _mm512_add_ps(first, _mm512_set1_ps(16));
-    const __m512i mask = _mm512_set1_epi32(15);
-    const __m512i index = _mm512_ternarylogic_epi32(moved<4 * I, 0>(nibbles), moved<K, 4>(high), mask, TAKE_A);
-    return {_mm512_permutex2var_ps(first, index, second)};
+    const __m512 table = _mm512_sub_ps(low, _mm512_set1_ps(MINUS));
+    const __m512 code = _mm512_permutexvar_ps(moved<4 * I, 0>(nibbles), table);
+    const __mmask16 more = _mm512_test_epi32_mask(high.v, _mm512_set1_epi32(static_cast<int>(1u << K)));
+    return {_mm512_mask_add_ps(code, more, code, _mm512_set1_ps(16))};
 }
 
 // Code number I of eight nibbles, whose bits 4 and 5 are number I of eight crumbs.
