@@ -19,6 +19,7 @@ from typing import Any
 import record
 
 from pelton import LLM, SamplingParams
+from pelton.backends.cpu.probe.figures import BUSY_MARK
 from pelton.core.clock import SystemClock
 from pelton.engine.llm import work_done
 from pelton.measure.bench.limits import decode_part, machine_part, run_part
@@ -69,7 +70,8 @@ def limit_words(limits: Mapping[str, Any]) -> str:
     one = limits.get("decode")
     if one is None:
         names = ("share_of_read_limit", "share_of_matrix_limit")
-        return ", ".join(f"{name} {limits[name]:.3f}" for name in names if name in limits) or "not told"
+        said = ", ".join(f"{name} {limits[name]:.3f}" for name in names if name in limits) or "not told"
+        return said + (BUSY_MARK if limits.get("busy") else "")
     share = one["share_of_limit"]
     spread = f"{share['median']:.3f} [{share['lowest']:.3f}-{share['highest']:.3f}]"
     return f"share {spread} of {one['limit']}: {one['step_ms']:.3f} ms for {one['step_bytes'] / 1e6:.1f} MB"

@@ -68,15 +68,19 @@ def summary(values: Sequence[float], digits: int = 3) -> dict[str, float]:
 
 
 def probe(given: argparse.Namespace, threads: int = 0) -> MachineProbe | None:
-    """The machine's kept limits, measured quickly now if there are none; None with --no-probe."""
+    """The machine's kept limits, measured quickly now if there are none or they are of a busy machine; None with
+    --no-probe.
+    """
     if given.no_probe:
         return None
     kept = load(identify(threads))
-    if kept is None:
-        print("measuring the machine once, a few seconds ...", file=sys.stderr)
-        kept = measure(QUICK, threads=threads)
-        save(kept)
-    return kept
+    if kept is not None and not kept.busy:
+        return kept
+    print("measuring the machine once, a few seconds ...", file=sys.stderr)
+    found = measure(QUICK, threads=threads)
+    if kept is None or not found.busy:
+        save(found)
+    return found
 
 
 def keep(

@@ -94,27 +94,29 @@ struct Product {
 struct IntProduct {
     IntProduct(const Kernels& kernels, Format format, int outputs, int cols, int rows)
         : product(kernels, format, outputs, cols, 1), rows(rows), fours(product.stride * static_cast<size_t>(rows)), eights(fours.size()),
-          scales(static_cast<size_t>(rows)), sums(sums_of_row(product.blocks) * static_cast<size_t>(rows)),
+          groups(static_cast<size_t>(int_groups(product.blocks))), scales(groups * static_cast<size_t>(rows)),
+          sums(sums_of_row(product.blocks) * static_cast<size_t>(rows)),
           out(static_cast<size_t>(product.panels * PANEL * rows)) {
         Random random;
         Array<float> row(static_cast<size_t>(cols));
         for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
             fill(row, random);
             kernels.prepare_int8(row.data(), nullptr, 0, cols,
-                                 {fours.data() + r * product.stride, eights.data() + r * product.stride, &scales[r],
+                                 {fours.data() + r * product.stride, eights.data() + r * product.stride, scales.data() + r * groups,
                                   sums.data() + r * sums_of_row(product.blocks)});
         }
     }
 
     void multiply(const Kernels& kernels) const {
         kernels.matmul_int8({&product.matrix, 0, product.panels,
-                             {fours.data(), eights.data(), product.stride, scales.data(), sums.data(), sums_of_row(product.blocks)},
+                             {fours.data(), eights.data(), product.stride, scales.data(), groups, sums.data(), sums_of_row(product.blocks)},
                              rows, out.data(), static_cast<size_t>(product.panels * PANEL)});
     }
 
     Product product;
     int rows;
     Array<int8_t> fours, eights;
+    size_t groups;
     Array<float> scales;
     Array<int32_t> sums;
     Array<float> out;

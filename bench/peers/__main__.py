@@ -21,14 +21,25 @@ from bench.peers.duel import MachineProbe, ProbeMachine, Sides, Surroundings, du
 from bench.peers.engines import Engine, Limits, Setup, Shop
 from bench.peers.install import RECIPES, Place, Recipe, Skip, install
 from bench.peers.models import Models
-from bench.peers.plan import GEMMA, LLAMA, PELTON, SCENARIOS, SERVED, SMOLLM2, Match, Scenario, matches
+from bench.peers.plan import (
+    AS_IS,
+    GEMMA,
+    LEAST_PAIRS,
+    LLAMA,
+    PELTON,
+    SCENARIOS,
+    SERVED,
+    SMOLLM2,
+    Match,
+    Scenario,
+    matches,
+)
 from bench.peers.process import ProgramError, Programs
 
 from pelton.checkpoint.checkpoint import open_checkpoint
 from pelton.core.environment import cache_folder
 from pelton.tokenize.tokenizer import build_tokenizer
 
-LEAST_PAIRS = 5
 NAME = "peers"
 QUICK_PROMPT, QUICK_OUTPUT, QUICK_REQUESTS = 64, 8, 4
 START_GUESS_SECONDS = {"vllm": 120.0}  # of a server; the others start within seconds
@@ -51,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--peers", "--only", type=_names, help="some of those that --list tells, with commas")
     flags.add_argument("--scenarios", type=_names, help="some of those that --list tells, with commas")
+    flags.add_argument("--best", action="store_true", help="of each aim only its best peer, as far as that is known")
     flags.add_argument("--pairs", type=int, default=LEAST_PAIRS, help=f"of each contest (default: {LEAST_PAIRS})")
     flags.add_argument("--folder", type=Path, default=cache_folder() / "bench-peers", help="environments and models")
     flags.add_argument("--smollm2", type=Path, help="the GGUF file in 4 bits, where it is not to be pulled")
@@ -81,13 +93,23 @@ def listing() -> str:
         lines.append(f"{scenario.name:<14} {scenario.says} [{scenario.workload}]")
         for contest in scenario.contests:
             aim = f"aim {contest.aim.least:g} of the {contest.aim.of}" if contest.aim else "no aim"
-            lines.append(f"{'':<14}   {contest.precision:<7} {contest.peer}, {contest.how}; {aim}")
+            rows = f"; ours with {contest.activations} rows" if contest.activations != AS_IS else ""
+            best = "; best peer" if contest.best else ""
+            lines.append(f"{'':<14}   {contest.precision:<7} {contest.peer}, {contest.how}; {aim}{rows}{best}")
     return "\n".join(lines)
+
+
+def known_or_like(match: Match) -> float | None:
+    """What is known of the peer, or of the same one in another precision; for a guess it will do."""
+    contests = (match.contest, *match.scenario.contests)
+    like = [one.known.figure for one in contests if one.peer == match.contest.peer and one.known is not None]
+    return like[0] if like else None
 
 
 def seconds_of(match: Match, pairs: int) -> float:
     """A rough guess from the known figures, for people who plan an evening."""
-    scenario, known = match.scenario, match.contest.known
+    scenario = match.scenario
+    known = known_or_like(match)
     tokens = scenario.requests * scenario.output
     if scenario.kind == "start":
         block = 2.0
@@ -96,7 +118,7 @@ def seconds_of(match: Match, pairs: int) -> float:
     elif scenario.figure == "ttft_ms":
         block = scenario.requests * (known or scenario.prompt) / 1000
     else:
-        block = tokens / (known or 60)
+        block = (2 if scenario.kind == "disturbed" else 1) * tokens / (known or 60)
     return (pairs + 1) * (1.6 * block + 1.0)
 
 
@@ -105,7 +127,7 @@ def setups(match: Match) -> tuple[Setup, Setup]:
     scenario, contest = match.scenario, match.contest
     slots = scenario.concurrency if contest.peer == LLAMA and contest.how == SERVED else 1
     return (
-        Setup(PELTON, contest.ours, contest.precision, scenario.model),
+        Setup(PELTON, contest.ours, contest.precision, scenario.model, activations=contest.activations),
         Setup(contest.peer, contest.how, contest.precision, scenario.model, slots),
     )
 
@@ -194,6 +216,7 @@ def _settings(match: Match, told: dict[str, Any]) -> dict[str, object]:
         "peer": contest.peer,
         "how": contest.how,
         "how_ours": contest.ours,
+        "activations_ours": contest.activations,
         "aim": asdict(contest.aim) if contest.aim else None,
         **told,
     }
@@ -209,7 +232,11 @@ def _tell(match: Match, figures: Mapping[str, Any]) -> None:
     ours, theirs = (figures[side][name]["median"] for side in ("ours", "theirs"))
     told = f"{ratio['median']:.2f}x [{ratio['min']:.2f}-{ratio['max']:.2f}], {name} {ours:,.5g} to {theirs:,.5g}"
     few = f"only {ratio['pairs']} of {LEAST_PAIRS} pairs" if ratio["pairs"] < LEAST_PAIRS else ""
-    print("; ".join(part for part in (f"{match}: {told}", few, str(figures.get("flag", ""))) if part), flush=True)
+    print("; ".join(part for part in (f"{match}: {told}", few, *_doubts(figures)) if part), flush=True)
+
+
+def _doubts(figures: Mapping[str, Any]) -> list[str]:
+    return [str(figures[name]) for name in ("flag", "not_checked") if name in figures]
 
 
 def dry_run(chosen: Iterable[Match], pairs: int) -> str:
@@ -228,7 +255,8 @@ def dry_run(chosen: Iterable[Match], pairs: int) -> str:
 
 def _named(setup: Setup) -> str:
     slots = f", {setup.slots} at once" if setup.slots > 1 else ""
-    return f"{setup.engine} ({setup.how}, {setup.precision}{slots})"
+    rows = f", {setup.activations} rows" if setup.activations != AS_IS else ""
+    return f"{setup.engine} ({setup.how}, {setup.precision}{slots}{rows})"
 
 
 def chosen_by(given: argparse.Namespace, scenarios: tuple[Scenario, ...]) -> list[Match]:
@@ -241,7 +269,8 @@ def chosen_by(given: argparse.Namespace, scenarios: tuple[Scenario, ...]) -> lis
             raise SystemExit(f"peers: {flag}: {min(unknown)!r} is none of {', '.join(sorted(known))}")
     if given.pairs < 1:
         raise SystemExit("peers: --pairs: at least one")
-    return list(matches(scenarios, given.scenarios, given.peers))
+    chosen = matches(scenarios, given.scenarios, given.peers)
+    return [match for match in chosen if match.contest.best or not given.best]
 
 
 def shortened(match: Match) -> Match:
@@ -253,9 +282,8 @@ def shortened(match: Match) -> Match:
         shared=min(scenario.shared, QUICK_PROMPT),
         output=min(scenario.output, QUICK_OUTPUT),
         requests=min(scenario.requests, QUICK_REQUESTS),
-        scaled_by=None,
     )
-    return Match(few, match.contest)
+    return Match(few, replace(match.contest, known=None))
 
 
 def _sources(given: argparse.Namespace) -> dict[str, Path]:

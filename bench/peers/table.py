@@ -11,21 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from bench import record
-from bench.peers.plan import OURS, SCENARIOS, Scenario
+from bench.peers.plan import AS_IS, INT8_ROWS, LEAST_PAIRS, OURS, SCENARIOS, Scenario
 
 Line = Mapping[str, Any]
 ROWS = {1: ("chat", "ide"), 4: ("agent", "rag"), 16: ("chat", "agent", "rag"), 64: ("batch",)}  # up to so many rows
+INT8_ROWS_SAY = "; our rows in 8 bits"
 HEAD = ("scenario (workload)", "precision", "peer", "Pelton", "peer's", "ratio", "aim", "")
 
 
 def latest(lines: Iterable[Line]) -> list[Line]:
     """The last line of each contest, in the order of the scenarios."""
-    kept: dict[tuple[str, str, str], Line] = {}
+    kept: dict[tuple[str, str, str, str], Line] = {}
     for line in lines:
-        settings = line["settings"]
-        kept[settings["scenario"], settings["precision"], settings["peer"]] = line
+        kept[*_ours(line), line["settings"]["peer"]] = line
     order = {scenario.name: place for place, scenario in enumerate(SCENARIOS)}
     return sorted(kept.values(), key=lambda line: order.get(line["settings"]["scenario"], len(order)))
+
+
+def _ours(line: Line) -> tuple[str, str, str]:
+    """What is compared with peers: scenario, precision, and our activations."""
+    settings = line["settings"]
+    return settings["scenario"], settings["precision"], settings.get("activations_ours", AS_IS)
 
 
 def table(lines: Sequence[Line]) -> str:
@@ -41,7 +47,8 @@ def _row(line: Line, lines: Sequence[Line]) -> tuple[str, ...]:
     settings, figures = line["settings"], line["figures"]
     scenario = next((one for one in SCENARIOS if one.name == settings["scenario"]), None)
     says = f"{scenario.says} ({scenario.workload})" if scenario else settings["scenario"]
-    front = (says, settings["precision"], f"{settings['peer']}, {settings['how']}")
+    precision = settings["precision"] + (INT8_ROWS_SAY if _ours(line)[2] == INT8_ROWS else "")
+    front = (says, precision, f"{settings['peer']}, {settings['how']}")
     if "skipped" in figures:
         return (*front, "", "", "", "", f"skipped: {figures['skipped']}")
     name = settings["figure"]
@@ -66,19 +73,26 @@ def _aim(settings: Mapping[str, Any]) -> str:
 
 
 def _verdict(line: Line, lines: Sequence[Line], scenario: Scenario | None) -> str:
-    """What the row means: only the best peer of a scenario and precision decides about an aim."""
+    """What the row means: only the best peer of a scenario and precision decides about an aim. Each of our two ways
+    to take the rows has its own verdict, which names the rounded one.
+    """
     figures, settings = line["figures"], line["settings"]
     if "flag" in figures:
         return str(figures["flag"])
     said = []
+    rounded = " with int8 rows" if _ours(line)[2] == INT8_ROWS else ""
     aim = settings.get("aim")
     if aim is not None and scenario is not None:
         if aim["of"] == OURS:
             said.append("met" if figures["ours"][settings["figure"]]["median"] >= aim["least"] else "not met")
         elif _is_best(line, lines, scenario):
-            said.append("best peer: " + ("met" if figures["ratio"]["median"] >= aim["least"] else "not met"))
+            said.append(f"best peer: {'met' if figures['ratio']['median'] >= aim['least'] else 'not met'}{rounded}")
     if "our_share_of_reading" in figures:
         said.append(f"ours at {figures['our_share_of_reading']['median']:.0%} of reading its weights")
+    if (pairs := figures["ratio"]["pairs"]) < LEAST_PAIRS:
+        said.append(f"only {pairs} of {LEAST_PAIRS} pairs")
+    if "not_checked" in figures:
+        said.append(str(figures["not_checked"]))
     beside = [name for name in figures["ours"] if name != settings["figure"]]
     for name in beside:
         pair = f"{_shown(figures['ours'][name])}, {_shown(figures['theirs'].get(name)) or 'unknown'}"
@@ -88,13 +102,11 @@ def _verdict(line: Line, lines: Sequence[Line], scenario: Scenario | None) -> st
 
 def _is_best(line: Line, lines: Sequence[Line], scenario: Scenario) -> bool:
     """By the ratio: the peer that we are least ahead of."""
-    key = (line["settings"]["scenario"], line["settings"]["precision"])
+    key = _ours(line)
     rivals = [
         other["figures"]["ratio"]["median"]
         for other in lines
-        if (other["settings"]["scenario"], other["settings"]["precision"]) == key
-        and "ratio" in other["figures"]
-        and "flag" not in other["figures"]
+        if _ours(other) == key and "ratio" in other["figures"] and "flag" not in other["figures"]
     ]
     return bool(line["figures"]["ratio"]["median"] <= min(rivals))
 

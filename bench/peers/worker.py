@@ -1,6 +1,6 @@
 """One engine in its own process and Python, told over standard input what to ask it: for engines without a server.
 
-python worker.py ENGINE MODEL_FILE TOKENIZER_FOLDER
+python worker.py ENGINE MODEL_FILE TOKENIZER_FOLDER [ACTIVATIONS]
 
 A line of JSON comes in, {"prompts": [...], "output": N, "concurrency": N}, and one goes out behind MARK: {"requests":
 [[sent, first piece, ..., last piece], ...]} in seconds, or {"rates": [...]} of engines that tell only a rate of
@@ -21,11 +21,11 @@ Answer = dict[str, Any]
 Ask = Callable[[list[str], int, int], Answer]
 
 
-def pelton(model: Path, tokenizer: Path) -> Ask:
+def pelton(model: Path, tokenizer: Path, *activations: str) -> Ask:
     """One prompt after the other."""
     from pelton import LLM, SamplingParams
 
-    llm = LLM(str(model))
+    llm = LLM(str(model), **({"activations": activations[0]} if activations else {}))
 
     def ask(prompts: list[str], output: int, concurrency: int) -> Answer:
         params = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
@@ -95,12 +95,12 @@ def mistralrs(model: Path, tokenizer: Path) -> Ask:
     return ask
 
 
-ENGINES: dict[str, Callable[[Path, Path], Ask]] = {"pelton": pelton, "openvino": openvino, "mistralrs": mistralrs}
+ENGINES: dict[str, Callable[..., Ask]] = {"pelton": pelton, "openvino": openvino, "mistralrs": mistralrs}
 
 
 def main() -> None:
-    engine, model, tokenizer = sys.argv[1:4]
-    ask = ENGINES[engine](Path(model), Path(tokenizer))
+    engine, model, tokenizer, *activations = sys.argv[1:]
+    ask = ENGINES[engine](Path(model), Path(tokenizer), *activations)
     print(f"{MARK}{{}}", flush=True)  # it is ready
     for line in sys.stdin:
         wish = json.loads(line)

@@ -1,7 +1,9 @@
 """Figures of a machine that is none, for tests of what is made of them. Nothing is measured here."""
 
+import json
 from dataclasses import replace
 
+from pelton.backends.cpu.probe import cached
 from pelton.backends.cpu.probe.figures import (
     FLOAT,
     PARTS,
@@ -60,3 +62,17 @@ def canned(identity: Identity = ELSEWHERE, *, quick: bool = False) -> MachinePro
 
 def without_disk(probe: MachineProbe) -> MachineProbe:
     return replace(probe, disk=DiskRate(0, None, None, "too little room in the cache folder"))
+
+
+def changed(place: str, value: object) -> bytes:
+    """A kept file with something else at a place such as reads.0.threads; None: without what is there."""
+    table = json.loads(cached.encode(canned()))
+    *names, last = [int(name) if name.isdigit() else name for name in f"probe.{place}".split(".")]
+    inner = table
+    for name in names:
+        inner = inner[name]
+    if value is None:
+        del inner[last]
+    else:
+        inner[last] = value
+    return json.dumps(table).encode()

@@ -220,11 +220,11 @@ def test_two_threads_cannot_step_at_once() -> None:
 
 def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "allowed_cores", lambda: [4, 5, 6, 7])
-    monkeypatch.setattr(machine, "_cpu_quota", lambda: None)
+    monkeypatch.setattr(machine, "cpu_quota", lambda *_: None)
     assert machine.worker_cores(0) == [4, 5, 6, 7]
     assert machine.worker_cores(2) == [-1, -1]
     assert machine.machine(5).notes
-    monkeypatch.setattr(machine, "_cpu_quota", lambda: 1.5)
+    monkeypatch.setattr(machine, "cpu_quota", lambda *_: 1.5)
     assert machine.worker_cores(0) == [-1, -1]  # not pinned: other containers have the same first cores
     monkeypatch.setenv("PELTON_THREADS", "3")
     assert len(machine.worker_cores(0)) == 3
@@ -239,7 +239,7 @@ def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_free_memory_of_a_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Page cache counts as free; "max" and a missing file mean no limit."""
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "_GROUPS", (tmp_path / "none", tmp_path))
     monkeypatch.setattr(machine, "_meminfo_available", lambda: 10_000)
     assert machine.free_memory() == 10_000
     (tmp_path / "memory.max").write_text("max\n")

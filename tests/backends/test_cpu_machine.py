@@ -13,7 +13,7 @@ from pelton.core.errors import SettingError
 def system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A system of eight allowed cores in one memory node, without a quota; its files are in the folder."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "_GROUPS", (tmp_path / "own", tmp_path / "cgroup"))
     monkeypatch.setattr(machine, "_NODES", tmp_path / "node")
     monkeypatch.delenv("PELTON_THREADS", raising=False)
     (tmp_path / "cgroup").mkdir()
@@ -34,11 +34,11 @@ def quota(system: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "threads", "said"),
     [
-        ("", 8, "one pinned to each of 8 allowed cores"),
-        ("max 100000", 8, "one pinned to each of 8 allowed cores"),
+        ("", 8, "on 8 allowed cores, each but the calling one pinned to its own"),
+        ("max 100000", 8, "on 8 allowed cores, each but the calling one pinned to its own"),
         ("250000 100000", 3, "on 8 allowed cores, a quota of 2.5, not pinned"),
         ("50000 100000", 1, "on 8 allowed cores, a quota of 0.5, not pinned"),
-        ("1600000 100000", 8, "one pinned to each of 8 allowed cores"),
+        ("1600000 100000", 8, "on 8 allowed cores, each but the calling one pinned to its own"),
     ],
 )
 def test_a_quota_pays_for_fewer_threads(system: Path, text: str, threads: int, said: str) -> None:
@@ -48,6 +48,21 @@ def test_a_quota_pays_for_fewer_threads(system: Path, text: str, threads: int, s
     assert (found.threads, found.placing) == (threads, said)
     assert machine.worker_cores(0) == (list(range(8)) if threads == 8 else [-1] * threads)
     assert not any("threads on" in note or "memory nodes" in note for note in found.notes)
+
+
+def test_one_core_is_one(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
+    assert machine.machine(0).placing == "on 1 allowed core, not pinned"
+    assert any("2 threads on 1 allowed core:" in note for note in machine.machine(2).notes)
+
+
+def test_free_memory_is_what_the_groups_leave(system: Path) -> None:
+    group = system / "cgroup" / "job"
+    group.mkdir()
+    (system / "own").write_text("0::/job\n")
+    (group / "memory.max").write_text("5000\n")
+    (group / "memory.current").write_text("3000\n")
+    assert machine.free_memory() == 2000
 
 
 def test_an_old_cgroup_has_a_quota_too(system: Path) -> None:

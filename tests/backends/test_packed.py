@@ -1,8 +1,11 @@
 """Packed weights on disk: a second start gives the bits of the first; what is wrong with a file does no harm."""
 
 import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +19,8 @@ from pelton.backends.backend import CompileOptions
 from pelton.backends.cpu import _native, packed
 from pelton.backends.cpu.backend import CpuBackend
 from pelton.backends.cpu.executable import CpuExecutable
-from pelton.backends.cpu.packed import Keeper, PackedCache, PackedFile, Wanted, name_of
+from pelton.backends.cpu.packed import GivenUp, Keeper, PackedCache, PackedFile, Wanted, name_of
+from pelton.checkpoint.checksum import read_digest
 from pelton.checkpoint.mapped import MappedFile, MappedTensor
 from pelton.models.tensors import TensorRows
 from pelton.program.module import Module
@@ -32,17 +36,28 @@ class Known(ArraySource):
     version: str = "1"
     known: bool = True
 
-    def identity(self, *, read: bool) -> str | None:
+    def identity(self, *, read: bool, advance: Callable[[int], object] | None = None) -> str | None:
         return f"{self.name} {self.version}" if self.known or read else None
 
 
-def known_module(*, version: str = "1", known: bool = True) -> Module:
+class Slow(Known):
+    """Takes ten seconds of reading to know what it is."""
+
+    def identity(self, *, read: bool, advance: Callable[[int], object] | None = None) -> str | None:
+        for _ in range(1000 if read else 0):
+            time.sleep(0.01)
+            if advance is not None:
+                advance(1)
+        return None
+
+
+def known_module(*, version: str = "1", known: bool = True, kind: type[Known] = Known) -> Module:
     module = mini_module("Q4_1")
     storages = {}
     for name, storage in module.storages.items():
         source = storage.source
         assert isinstance(source, ArraySource)
-        told = Known(source.name, source.shape, source.format, source.data, version, known)
+        told = kind(source.name, source.shape, source.format, source.data, version, known)
         storages[name] = replace(storage, source=told)
     return replace(module, storages=storages)
 
@@ -142,12 +157,12 @@ def foreign(data: bytes) -> bytes:
 
 
 def flipped_header(data: bytes) -> bytes:
-    at = data.index(b"entries") + 12
+    at = data.index(b"[[") + 2
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 def endless_header(data: bytes) -> bytes:
-    end = data.index(b"\n", len(packed.MAGIC))
+    end = data.index(b"\n", packed.CHECKED_FROM)
     return data[:end] + b"99999999999" + data[end:]
 
 
@@ -155,7 +170,29 @@ def empty(_: bytes) -> bytes:
     return b""
 
 
-@pytest.mark.parametrize("damage", [cut, lengthened, foreign, flipped_header, endless_header, empty])
+def earlier(data: bytes) -> bytes:
+    return data.replace(b"weights 2\n", b"weights 1\n", 1)
+
+
+def other_digest(data: bytes) -> bytes:
+    at = len(packed.MAGIC)
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def flipped_weight(data: bytes) -> bytes:
+    at = len(data) // 3
+    return data[:at] + bytes([data[at] ^ 0x80]) + data[at + 1 :]
+
+
+def page_of_zeros(data: bytes) -> bytes:
+    at = 2 * packed.PAGE
+    return data[:at] + bytes(packed.PAGE) + data[at + packed.PAGE :]
+
+
+HEADERS = [cut, lengthened, foreign, flipped_header, endless_header, empty, earlier, other_digest]
+
+
+@pytest.mark.parametrize("damage", [*HEADERS, flipped_weight, page_of_zeros])
 def test_a_damaged_file_is_made_again(
     folder: Path, damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -166,6 +203,133 @@ def test_a_damaged_file_is_made_again(
     assert answer(compiled(known_module())) == without
     assert "packed again" in caplog.text
     assert (folder / name).read_bytes() == whole
+
+
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Files whose digest is found by reading them, from here on."""
+    seen: list[Path] = []
+
+    def read(path: Path, *, start: int = 0, advance: Callable[[int], object] | None = None) -> str:
+        seen.append(path)
+        return read_digest(path, start=start, advance=advance)
+
+    monkeypatch.setattr("pelton.checkpoint.checksum.read_digest", read)
+    return seen
+
+
+def test_each_state_of_a_file_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = reads(monkeypatch)
+    compiled(known_module()).close()
+    compiled(known_module()).close()
+    assert seen == [], "we wrote it"
+    (path,) = folder.iterdir()
+    path.write_bytes(path.read_bytes())
+    for _ in range(3):
+        compiled(known_module()).close()
+    assert seen == [path]
+
+
+def test_damage_between_two_uses_is_found_though_size_and_times_are_the_same(folder: Path) -> None:
+    without = answer(compiled(known_module()))
+    (path,) = folder.iterdir()
+    whole, entry = path.read_bytes(), path.stat()
+    time.sleep(0.02)  # the system's clock for files is that coarse
+    with path.open("r+b") as file:
+        file.seek(len(whole) // 2)
+        file.write(bytes([whole[len(whole) // 2] ^ 1]))
+    os.utime(path, ns=(entry.st_atime_ns, entry.st_mtime_ns))
+    assert answer(compiled(known_module())) == without
+    assert path.read_bytes() == whole
+
+
+def test_checking_can_be_interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    cache, wanted = PackedCache(LIMIT, folder), [Wanted("a", "q8", 1, 1)]
+    assert cache.write(wanted, [memoryview(bytes(5 << 20))], lambda: False)
+    (path,) = folder.iterdir()
+    path.write_bytes(path.read_bytes())
+    main = threading.get_ident()
+    with monkeypatch.context() as patch:
+
+        class Interrupted:
+            def update(self, _: bytes) -> None:
+                signal.pthread_kill(main, signal.SIGINT)
+
+        patch.setattr("pelton.checkpoint.checksum.hashlib.sha256", lambda *_: Interrupted())
+        patch.setattr("pelton.checkpoint.checksum._memory", lambda *_: folder / "none")
+        patch.setattr(packed, "name_of", lambda _: path.name.removesuffix(".packed"))
+        with pytest.raises(KeyboardInterrupt):
+            cache.open(wanted)
+    assert files(folder) == [path.name]
+    seen = reads(monkeypatch)
+    file = cache.open(wanted)
+    assert file is not None and seen == [path], "nothing was remembered"
+    file.close()
+
+
+def test_a_file_that_is_replaced_while_it_is_checked_is_left_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir()
+    cache, wanted = PackedCache(LIMIT, folder), [Wanted("a", "q8", 1, 1)]
+    assert cache.write(wanted, [memoryview(b"a")], lambda: False)
+    (path,) = folder.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(flipped_weight(whole))
+
+    def read(found: Path, *, start: int = 0, advance: Callable[[int], object] | None = None) -> str:
+        (folder / "fresh").write_bytes(whole)
+        (folder / "fresh").replace(found)
+        return read_digest(found, start=start)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pelton.checkpoint.checksum.read_digest", read)
+        assert cache.open(wanted) is None, "what is open is not what was checked"
+    assert path.read_bytes() == whole
+    file = cache.open(wanted)
+    assert file is not None
+    file.close()
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def socket_file(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/null")
+
+
+def directory(path: Path) -> None:
+    path.mkdir()
+    (path / "precious").touch()
+
+
+@pytest.mark.parametrize("make", [fifo, socket_file, device, directory])
+def test_what_is_no_file_under_its_name_does_no_harm(
+    folder: Path, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    without = answer(compiled(known_module()))
+    (path,) = folder.iterdir()
+    path.unlink()
+    monkeypatch.chdir(folder)  # names of sockets are short
+    make(Path(path.name))
+    watchdog = threading.Timer(5, lambda: path.open("wb").close())  # who waits for a writer gets one
+    watchdog.start()
+    try:
+        assert answer(compiled(known_module())) == without
+        assert watchdog.is_alive()
+    finally:
+        watchdog.cancel()
+    if make is directory:
+        assert [one.name for one in path.iterdir()] == ["precious"] and files(folder) == [path.name]
+    else:
+        assert path.is_file() and not path.is_symlink()
+    assert ("it is no regular file" in caplog.text) is (make in (fifo, device))
 
 
 def test_a_file_of_other_matrices_is_not_used(folder: Path) -> None:
@@ -244,6 +408,53 @@ def test_closing_gives_up_what_takes_too_long() -> None:
     assert seen == ["stopped"]
 
 
+def test_closing_ends_the_reading_of_a_model_too(folder: Path) -> None:
+    executable = compiled(known_module(known=False, kind=Slow))
+    keeper = executable._keeper
+    assert keeper is not None
+    start = time.monotonic()
+    keeper.close(patience=0.01)
+    assert time.monotonic() - start < 5
+    executable.close()
+    assert files(folder) == []
+
+
+def test_nothing_of_others_is_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    name = name_of([Wanted("dead", "q8", 1, 1)])
+    others = ["notes.txt", "mine.packed", "x.packed.99999999.1", f"{name}.packed.bak", f"{name}.packed.1.2.3"]
+    for other in others:
+        (folder / other).write_bytes(bytes(30_000))
+    (folder / f"{name}.packed.99999999.1").write_bytes(b"half")
+    cache, wanted = PackedCache(8192, folder), [Wanted("a", "q8", 1, 1)]
+    assert cache.write(wanted, [memoryview(b"a")], lambda: False)
+    assert files(folder) == sorted([*others, name_of(wanted) + ".packed"])
+
+
+def test_a_file_that_vanishes_meanwhile_does_no_harm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    gone = folder / (name_of([Wanted("gone", "q8", 1, 1)]) + ".packed")
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda self: [*listed(self), gone])
+    assert PackedCache(LIMIT, folder).write([Wanted("a", "q8", 1, 1)], [memoryview(b"a")], lambda: False)
+
+
+def test_what_is_being_written_and_padding_count(folder: Path) -> None:
+    folder.mkdir()
+    old, new = ([Wanted(name, "q8", 1, 1)] for name in "ab")
+    parts = [memoryview(b"a"), memoryview(b"b")]
+    assert packed.file_bytes(parts) == 3 * packed.PAGE
+    assert PackedCache(LIMIT, folder).write(old, parts[:1], lambda: False)
+    writing = folder / f"{name_of(new)}.packed.{os.getpid()}.1"
+    writing.write_bytes(bytes(packed.PAGE))
+    small, room = PackedCache(4 * packed.PAGE - 1, folder), PackedCache(4 * packed.PAGE, folder)
+    assert not small.write(new, parts, lambda: False), "what is being written leaves no room"
+    assert len(files(folder)) == 2, "and then nothing is deleted for it"
+    assert room.write(new, parts, lambda: False)
+    assert files(folder) == sorted([name_of(new) + ".packed", writing.name])
+    assert (folder / f"{name_of(new)}.packed").stat().st_size == 3 * packed.PAGE
+
+
 KILLED = """
 import sys, os
 from pathlib import Path
@@ -285,6 +496,16 @@ def test_the_identity_of_mapped_tensors_is_by_content(tmp_path: Path, monkeypatc
     elsewhere = identity_of(replace(tensors[0], start=60, stop=124), read=False)
     part, turned = (identity_of(TensorRows("y", tensors[0], rows), read=False) for rows in (range(2), (1, 0)))
     assert len({one, elsewhere, part, turned}) == 4
+
+    def give_up(count: int) -> None:
+        raise GivenUp
+
+    third = tmp_path / "c"
+    third.write_bytes(bytes(200))
+    fresh = MappedTensor("x", (4, 4), "F32", MappedFile(third), 64, 128)
+    with pytest.raises(GivenUp):
+        identity_of(TensorRows("y", fresh, range(2)), read=True, advance=give_up)
+    assert identity_of(fresh, read=False) is None
     time.sleep(0.01)
     first.write_bytes(bytes(200))  # what is mapped is not what its path says any more
     assert identity_of(tensors[0], read=True) is None

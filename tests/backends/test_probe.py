@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.backends.probed import MIB, canned
+from tests.backends.probed import MIB, canned, changed, without_disk
 
 from pelton.backends.cpu.probe import cached, disk, measure
 from pelton.backends.cpu.probe.figures import FLOAT, INT8, PARTS, PIECES, MachineProbe, Spread
 from pelton.backends.cpu.probe.identity import cpu_model, identify
 from pelton.backends.cpu.probe.measure import Effort
+from pelton.backends.cpu.probe.sound import sound
 from pelton.core.clock import FakeClock, SystemClock
 from pelton.core.errors import BackendError, CapacityError, SettingError
 
@@ -248,6 +249,59 @@ def test_a_file_of_another_form_counts_as_none(monkeypatch: pytest.MonkeyPatch) 
     assert path is not None
     path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2', 1))
     assert cached.load(mine.identity) is None
+
+
+SENSELESS = [
+    *((name, []) for name in ("reads", "copies", "products")),
+    ("reads.0.threads", 0),
+    ("reads.0.working_set_bytes", 0),
+    ("reads.0.working_set_bytes", -1),
+    ("reads.0.handing", "x"),
+    ("reads.0.bytes_per_s.median", 0),
+    ("reads.0.bytes_per_s.lowest", -1.0),
+    ("reads.0.bytes_per_s.highest", 1.0),
+    ("reads.0.bytes_per_s.samples", 0),
+    ("copies.0.bytes_per_s.median", 0.0),
+    ("copies.0.working_set_bytes", -1),
+    ("products.0.flops_per_s.median", -1e9),
+    ("products.0.rows", 0),
+    ("products.0.inputs", "x"),
+    ("expansions.0", None),
+    ("expansions.0.format", "x"),
+    ("expansions.0.threads", 3),
+    ("expansions.0.weights_per_s", 0),
+    ("expansions.0.weight_bytes_per_s.median", 0),
+    ("peaks.0.operations_per_s.median", 0),
+    ("disk.read_bytes_per_s", 0),
+    ("disk.write_bytes_per_s", -1),
+    ("disk.file_bytes", -1),
+    ("seconds", -1),
+    ("load_before", -0.5),
+]
+
+
+@pytest.mark.parametrize(("place", "value"), SENSELESS)
+def test_a_file_that_makes_no_sense_counts_as_none(place: str, value: object) -> None:
+    mine = canned()
+    path = cached.save(mine)
+    assert path is not None and cached.load(mine.identity) == mine
+    path.write_bytes(changed(place, value))
+    assert cached.load(mine.identity) is None
+
+
+def test_what_is_looked_up_by_threads_and_instruction_set_is_there() -> None:
+    """Those of one thread, of all threads, and of the kernels in use."""
+    whole = canned()
+    for gone in (1, whole.identity.threads):
+        assert not sound(replace(whole, reads=tuple(rate for rate in whole.reads if rate.threads != gone)))
+    assert not sound(replace(whole, products=tuple(replace(rate, isa="portable") for rate in whole.products)))
+    assert not sound(replace(whole, products=tuple(replace(rate, inputs=INT8) for rate in whole.products)))
+    for number in (float("nan"), float("inf"), -float("inf")):
+        assert not sound(replace(whole, seconds=number))
+        assert not sound(replace(whole, disk=replace(whole.disk, read_bytes_per_s=number)))
+        reads = (replace(whole.reads[0], bytes_per_s=replace(whole.reads[0].bytes_per_s, median=number)),)
+        assert not sound(replace(whole, reads=(*whole.reads, *reads)))
+    assert sound(without_disk(whole)) and sound(replace(whole, peaks=(), expansions=()))
 
 
 def test_a_write_that_fails_leaves_the_old_file(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,6 @@
 """Several steps in one call: to the bit those of as many calls; stops, faults and messages end them early."""
 
 import os
-import threading
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +11,6 @@ from tests.program.sources import dense
 
 from pelton.backends import BACKENDS
 from pelton.backends.backend import EDIT, FAULT_BAD_LOGITS, CompileOptions, Executable, StepInputs, StepOutputs
-from pelton.core.errors import BackendError
 from pelton.program.module import Module
 
 STEPS = 6
@@ -178,34 +175,3 @@ def test_workers_tell_how_long_they_waited() -> None:
     after = executable.counters()
     ran, waited = (after[name] - before[name] for name in ("worker_ns", "wait_ns"))
     assert 0 <= waited < ran <= 2 * seconds * 1e9
-
-
-@pytest.mark.parametrize("repeat", [1, 60])
-def test_a_cancelled_step_ends_early(repeat: int) -> None:
-    """By another thread; the next step is as ever. A cancel with no step under way does nothing."""
-    executable = made("cpu")
-    step = decoding(executable, 1)
-    plain = executable.run(step)
-    long = decoding(executable, repeat)
-    executable.cancel()  # type: ignore[attr-defined]
-    assert executable.run(step).tokens.tolist() == plain.tokens.tolist()
-    stop, cancelled = threading.Event(), 0
-
-    def cancel() -> None:
-        while not stop.is_set():
-            executable.cancel()  # type: ignore[attr-defined]
-            time.sleep(0)
-
-    other = threading.Thread(target=cancel)
-    other.start()
-    try:
-        for _ in range(200):
-            try:
-                executable.run(long)
-            except BackendError:
-                cancelled += 1
-    finally:
-        stop.set()
-        other.join()
-    assert cancelled > 0
-    same(executable.run(step), [plain])

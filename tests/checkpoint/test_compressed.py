@@ -214,6 +214,14 @@ def test_whole_settings_that_are_not_understood(tmp_path: Path, changes: dict[st
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("activations", [3, "dense", []])
+def test_activations_that_are_no_object_are_named(tmp_path: Path, activations: object) -> None:
+    entry = settings()
+    entry["config_groups"]["group_0"]["input_activations"] = activations
+    with pytest.raises(CheckpointError, match="config_groups.group_0.input_activations is"):
+        open_checkpoint(write(tmp_path, entry, drawn(4, 64, 4, 32, "F16").tensors(NAME, PACKED)))
+
+
 def test_harmless_settings_are_taken(tmp_path: Path) -> None:
     entry = settings(observer="mse", observer_kwargs={"a": 1}, actorder="static", zp_dtype="torch.int8")
     entry |= {"version": "0.12", "global_compression_ratio": 1.4, "sparsity_config": {}, "transform_config": {}}

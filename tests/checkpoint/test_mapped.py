@@ -2,12 +2,13 @@
 
 import hashlib
 import os
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pelton.checkpoint.checksum import file_digest, joint_digest, read_digest
+from pelton.checkpoint.checksum import file_digest, joint_digest, known_digest, read_digest
 from pelton.checkpoint.mapped import PAGE, MappedFile, MappedTensor, quoted
 from pelton.core.errors import CheckpointError
 
@@ -91,6 +92,40 @@ def test_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert joint_digest([path]) != file_digest(path)
     with pytest.raises(CheckpointError, match="cannot be read"):
         file_digest(tmp_path / "none")
+
+
+def test_a_file_replaced_by_one_as_large_and_as_old_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PELTON_CACHE", str(tmp_path / "cache"))
+    file = mapped(tmp_path)
+    expected, stat = file_digest(file.path), file.path.stat()
+    assert file.digest(read=False) == expected
+    other = tmp_path / "other"
+    other.write_bytes(CONTENT[::-1])
+    os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    os.replace(other, file.path)
+    assert file.path.stat().st_mtime_ns == stat.st_mtime_ns
+    assert known_digest(file.path) is None and file_digest(file.path) == hashlib.sha256(CONTENT[::-1]).hexdigest()
+    again, stat = MappedFile(file.path), file.path.stat()
+    time.sleep(0.02)  # the system's clock for files is that coarse
+    file.path.write_bytes(CONTENT)  # in place: the same inode
+    os.utime(file.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert again.digest(read=True) is None, "what is mapped may be a mixture"
+    assert file_digest(file.path) == expected
+
+
+def test_what_changes_while_it_is_read_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PELTON_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "file"
+    path.write_bytes(CONTENT)
+
+    def replace(count: int) -> None:
+        (tmp_path / "other").write_bytes(CONTENT[::-1])
+        os.replace(tmp_path / "other", path)
+
+    file_digest(path, advance=replace)
+    assert known_digest(path) is None
 
 
 def test_a_damaged_memory_of_digests_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

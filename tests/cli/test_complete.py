@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.cli.running import RUN, environment, invoke, modules_after, run
+from tests.measure.verify_parts import tiny_talker
 
 from pelton import LLM, SamplingParams
 from pelton.backends.cpu.machine import allowed_threads
@@ -41,6 +42,21 @@ def test_prints_what_the_engine_gives_and_nothing_else(llm: LLM, smollm2: Path) 
     assert result.exit_code == 0, result.stderr
     assert result.stdout == line(expected(llm, PROMPT))
     assert result.stderr == ""
+
+
+def test_warnings_of_a_start_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PELTON_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("pelton.backends.cpu.packed.LEAST_BYTES", 1)
+    words = ("complete", str(tiny_talker(tmp_path / "tiny")), "a", "--max-tokens", "1")
+    first = invoke(*words)
+    assert first.exit_code == 0, first.stderr
+    (file,) = (tmp_path / "cache" / "packed").iterdir()
+    file.write_bytes(b"damaged")
+    again = invoke(*words)
+    (line,) = set(again.stderr.splitlines()) - set(first.stderr.splitlines())
+    assert line.startswith(f"note: Packed weights in {file} are not used") and line.endswith("packed again.")
+    for text in first.stderr.splitlines():
+        assert again.stderr.count(text) == first.stderr.count(text) == 1, "told once"
 
 
 def test_a_lone_argument_is_the_prompt_of_the_default_model(llm: LLM) -> None:
@@ -179,7 +195,7 @@ def test_verbose_tells_what_is_drawn_from(reused: LLM) -> None:
 
 def test_verbose_tells_the_start() -> None:
     result = invoke("complete", PROMPT, "--max-tokens", "1", "--verbose", "--threads", "1")
-    assert "dtype bfloat16" in result.stderr and "1 threads" in result.stderr
+    assert "dtype bfloat16" in result.stderr and "1 thread," in result.stderr
 
 
 def test_notes_are_told_once_and_without_being_asked() -> None:

@@ -53,11 +53,12 @@ def test_the_line_about_loading_tells_what_takes_long(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     logger = logging.getLogger("pelton")
     before = (logger.level, list(logger.handlers))
-    with Status("loading x ..."):
+    with Status("loading x ...") as status:
         logger.warning("told later")
         logger.info("building the %s", "tokenizer")
         logger.debug("untold")
     assert capfd.readouterr() == ("", "\r\033[Kloading x ...\r\033[Kbuilding the tokenizer ...\r\033[K")
+    assert status.warnings == ("told later",)
     assert (logger.level, logger.handlers) == before
 
 

@@ -1,10 +1,11 @@
 """`pelton probe`: figures are kept, shown with their date, and measured again only where that is asked for."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.backends.probed import canned, without_disk
+from tests.backends.probed import canned, changed, without_disk
 from tests.cli.running import invoke
 
 from pelton.backends.cpu.probe import cached
@@ -12,6 +13,7 @@ from pelton.backends.cpu.probe.figures import MachineProbe
 from pelton.backends.cpu.probe.identity import identify
 from pelton.backends.cpu.probe.measure import QUICK, Effort
 from pelton.cli.commands import probe as command
+from pelton.measure.bench.limits import run_part, serve_part, start_part
 
 pytest.importorskip("pelton.backends.cpu._native")
 
@@ -49,6 +51,21 @@ def test_quick_figures_do_not_stand_for_full_ones(efforts: list[Effort]) -> None
     for words in (["probe"], ["probe", "--quick"]):  # and full ones do for quick ones
         assert "--force measures again" in invoke(*words).stderr
     assert len(efforts) == 2
+
+
+def test_figures_of_a_busy_machine_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = identify().cores
+    for load, busy in ((0.5 * cores, False), (0.5 * cores + 0.1, True)):
+        cached.save(replace(canned(identify()), load_before=load))
+        kept = cached.load(identify())
+        assert kept is not None and kept.busy is busy
+        shown = invoke("probe")
+        assert ("note: the machine was busy before" in shown.stderr) is busy
+        assert ("When nothing else runs: pelton probe --force" in shown.stderr) is busy
+        (line,) = [line for line in shown.stdout.splitlines() if line.startswith("measured")]
+        assert line.endswith(", busy") is busy
+        (line,) = [line for line in invoke("collect-env").stdout.splitlines() if line.startswith("probe ")]
+        assert line.endswith(" (probed on a busy machine)") is busy
 
 
 def test_other_threads_have_figures_of_their_own(efforts: list[Effort]) -> None:
@@ -95,6 +112,29 @@ def test_a_damaged_file_is_measured_again(efforts: list[Effort]) -> None:
     cached.probe_file(identify()).write_bytes(b"{")
     assert invoke("probe").exit_code == 0 and len(efforts) == 2
     assert cached.load(identify()) is not None
+
+
+def test_whatever_is_changed_in_a_file_what_is_taken_can_be_shown() -> None:
+    """Every place of it, with values of every kind: it counts as none, or all that is made of it works."""
+    whole = canned()
+    path = cached.save(whole)
+    assert path is not None
+    places = ["reads.5", "copies.0", "products.2", "expansions.1", "peaks.0", "disk", "identity"]
+    table = json.loads(cached.encode(whole))["probe"]
+    taken = 0
+    for place in places:
+        inner = table
+        for name in place.split("."):
+            inner = inner[int(name) if name.isdigit() else name]
+        names = [*inner, *(f"{k}.{n}" for k, v in inner.items() if isinstance(v, dict) for n in v)]
+        for name in ("", *names):
+            for value in (None, 0, -1, 1e308, 1, "x", [], {}, True):
+                path.write_bytes(changed(f"{place}.{name}".rstrip("."), value))
+                if (kept := cached.load(whole.identity)) is not None:
+                    taken += 1
+                    assert command.lines(kept) and cached.encode(kept) and start_part(kept)
+                    assert serve_part(kept, 10_000, 1.0) and run_part(kept, {}, {"steps": 1}, 1.0)
+    assert taken > 10
 
 
 def test_without_a_disk_the_table_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,9 @@ def test_times_add_up(smollm2: Path, words: tuple[str, ...]) -> None:
     assert [op["kind"] for op in shown["ops"]] == [op["kind"] for op in plain["ops"]]
     for op in shown["ops"]:
         assert 0 <= op["waiting_seconds"] <= op["seconds"] and op["seconds"] > 0
-    took = sum(op["seconds"] for op in shown["ops"])
-    assert shown["kernel_seconds"] + shown["waiting_seconds"] == pytest.approx(took)
+    assert shown["kernel_seconds"] > 0 <= shown["waiting_seconds"] and shown["around_seconds"] >= 0
+    low, high = shown["step_quartiles_seconds"]
+    assert 0 < low <= shown["step_seconds"] <= high and shown["busy"] == (high > 1.3 * low)
     assert shown["head_seconds"] == pytest.approx(sum(op["seconds"] for op in shown["ops"] if op["kind"] == "head"))
     assert shown["python_seconds"] > 0 and shown["step_seconds"] > shown["head_seconds"] > 0
     assert sum(shown["packed_weight_bytes"].values()) == pytest.approx(plain["weight_bytes"], rel=0.1)
@@ -41,7 +42,7 @@ def test_equal_layers_are_shown_together_with_their_sums(smollm2: Path) -> None:
         "of",
         "limit",
     ]
-    names = [line.split()[0] for line in sums.splitlines()]
+    names = [line.split()[0] for line in sums.splitlines() if not line.startswith("busy")]
     assert names == ["step", "kernels", "head", "waiting", "around", "Python", "moved", "computed", "limit"]
 
 

@@ -1,8 +1,14 @@
 """`pelton quantize`: the folder that it writes, what it refuses, and that a broken run leaves nothing behind."""
 
+import errno
 import json
 import re
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +23,7 @@ from pelton.checkpoint.compressed import write as writing
 from pelton.models import build_module
 from pelton.program.module import Module
 from pelton.program.passes import run_passes
-from pelton.quant import method_for
+from pelton.quant import method_for, package
 from pelton.quant.load import matrices, quantised
 
 SCHEMES = ["int8", "int8:group=32", "int8:group=64", "int4", "int4:group=64", "int4:minimum=true", "int4:head=false"]
@@ -162,6 +168,14 @@ def test_a_folder_that_is_there_is_left_alone(talker: Path, tmp_path: Path) -> N
     assert "is no folder" in bad(talker, tmp_path / "a" / "b", "--no-perplexity")
 
 
+def test_what_perplexity_cannot_work_with_is_told_before_anything_is_written(talker: Path, tmp_path: Path) -> None:
+    out, empty = tmp_path / "out", tmp_path / "empty.txt"
+    empty.touch()
+    for wrong in (("--threads", "-1"), ("--backend", "none"), ("--text", empty), ("--text", tmp_path / "nowhere")):
+        bad(talker, out, *wrong)
+        assert not out.exists(), wrong
+
+
 def test_force_replaces_a_model(talker: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     good(talker, out, "--no-perplexity")
@@ -193,6 +207,108 @@ def test_a_broken_run_leaves_nothing(
         assert [path.name for path in tmp_path.iterdir()] == (["out"] if force else [])
     if before is not None:
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+KILLED = """
+import sys
+from pathlib import Path
+import pelton.quant.package as package
+from pelton.checkpoint.checkpoint import open_checkpoint
+def stop(folder, written, advance):
+    (folder / "model.safetensors").write_bytes(bytes(1000))
+    print(folder.name, flush=True)
+    sys.stdin.readline()
+    raise OSError(5, "ended")
+package.write_weights = stop
+package.write_package(open_checkpoint(Path(sys.argv[1])), [], Path(sys.argv[2]), print)
+"""
+
+
+def test_what_killed_runs_left_goes_with_the_next_and_what_a_live_one_writes_stays(
+    talker: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    others = [
+        ".out-short.part",
+        ".out-more-abcd1234.part",
+        ".other-abcd1234.part",
+        ".out-abcd1234.old",
+        "out-abcd1234.part",
+    ]
+    for name in others:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".out-linked12.part").symlink_to(tmp_path / others[0])
+    (tmp_path / ".out-file1234.part").touch()
+    command = [sys.executable, "-c", KILLED, str(talker), str(out)]
+    kept = {*others, ".out-linked12.part", ".out-file1234.part"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        part = process.stdout.readline().strip()
+        good(talker, out, "--no-perplexity")
+        assert {path.name for path in tmp_path.iterdir()} == {"out", part, *kept}
+        process.kill()
+    assert (tmp_path / part).is_dir()
+    good(talker, out, "--no-perplexity", "--force")
+    assert {path.name for path in tmp_path.iterdir()} == {"out", *kept}
+
+
+def test_a_folder_that_is_cleared_away_before_it_is_locked_is_made_again(
+    talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, made = tmp_path / "out", list[str]()
+
+    def mkdtemp(**given: Any) -> str:
+        made.append(tempfile.mkdtemp(**given))
+        if len(made) == 1:
+            package._clear_left(out)
+        return made[-1]
+
+    monkeypatch.setattr(package, "tempfile", SimpleNamespace(mkdtemp=mkdtemp))
+    good(talker, out, "--no-perplexity")
+    assert len(made) == 2 and [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_has_no_locks_is_written_and_never_cleared_away(
+    talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("pelton.quant.package.fcntl.flock", none)
+    (tmp_path / ".out-abcd1234.part").mkdir()
+    good(talker, tmp_path / "out", "--no-perplexity")
+    assert {path.name for path in tmp_path.iterdir()} == {"out", ".out-abcd1234.part"}
+
+
+@pytest.mark.parametrize("place", ["weights", "settings", "copies"])
+def test_a_disk_that_takes_no_more_is_told_with_the_folder(
+    talker: Path, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its errors have no name of themselves, or that of the file that is copied from."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", *(["tokenizer.json"] if place == "copies" else []))
+
+    where = {
+        "weights": "pelton.checkpoint.compressed.write.os.fsync",
+        "settings": "pelton.quant.package.write_json",
+        "copies": "pelton.quant.package.shutil.copyfile",
+    }
+    monkeypatch.setattr(where[place], full)
+    error = invoke("quantize", str(talker), str(tmp_path / "out"), "--no-perplexity").exception
+    assert isinstance(error, OSError) and error.filename == str(tmp_path / "out")
+    assert f"No space left on device: '{tmp_path / 'out'}'" in str(error)
+
+
+def test_a_file_that_is_too_large_is_told_with_the_folder(talker: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "pelton", "quantize", str(talker), str(out), "--no-perplexity"]
+    limited = "import os, sys; from resource import *; setrlimit(RLIMIT_FSIZE, (5000, 5000))"
+    limited += "; os.execv(sys.argv[1], sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", limited, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"error: [Errno {errno.EFBIG}] File too large: '{out}'.\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_models_that_cannot_be_are_refused(talker: Path, tmp_path: Path, smollm2: Path) -> None:

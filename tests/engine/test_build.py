@@ -66,7 +66,7 @@ def test_the_report_tells_sizes_and_what_was_rounded(tiny_model: Path) -> None:
     assert report.dtype == "bfloat16" and [note for note in report.notes if "rounded to bf16" in note]
     assert [name for name, _ in report.phases] == ["open", "tokenizer", "program", "compile", "cache"]
     text = "\n".join(report.lines())
-    for part in (str(tiny_model), "40 blocks of 32 tokens: 1280 tokens, at most 1024 per request", "1 threads"):
+    for part in (str(tiny_model), "40 blocks of 32 tokens: 1280 tokens, at most 1024 per request", "1 thread,"):
         assert part in text
 
 

@@ -1,6 +1,7 @@
 """`pelton bench` without a server, on a tiny model: keys of its results, conversations, errors that name flags."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from pelton.measure.bench.offline import Answers, throughput
 from pelton.measure.bench.workload import Sample
 
 pytest.importorskip("pelton.backends.cpu._native")
-PROBED = {"date", "quick", "isa", "threads", "working_set_bytes", "read_bytes_per_s", "matrix_flops_per_s"}
+PROBED = {"date", "quick", "busy", "isa", "threads", "working_set_bytes", "read_bytes_per_s", "matrix_flops_per_s"}
 PERCENTILES = ["10", "25", "50", "75", "90", "99"]
 SMALL = ("--threads", "1", "--disable-tqdm", "--input-len", "9", "--output-len", "3")
 
@@ -121,6 +122,21 @@ def test_throughput_quotes_the_limits_of_the_run(model: Path, tmp_path: Path) ->
     reading = part["run_read_bytes"] / part["step_read_bytes_per_s"]
     assert part["share_of_read_limit"] == pytest.approx(reading / seconds) and part["run_flops"] > 0
     assert part["share_of_matrix_limit"] == pytest.approx(part["run_flops"] / part["matrix_flops_per_s"] / seconds)
+
+
+@pytest.mark.parametrize("busy_now", [False, True])
+def test_figures_of_a_busy_machine_are_not_trusted(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probes: list[str], busy_now: bool
+) -> None:
+    monkeypatch.setattr(probing, "load", lambda identity: replace(canned(identity), load_before=99.0))
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0 if busy_now else 0.0, 0.0, 0.0))
+    file = tmp_path / "r.json"
+    done = run("throughput", model, *SMALL, "--num-prompts", 2, "--output-json", file)
+    part = kept(done, file)["probe"]
+    assert isinstance(part, dict) and part["busy"] is busy_now and part["quick"]
+    assert probes == (["quick"] if busy_now else ["quick", "saved"]) and "figures are of a busy one" in done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("Of the machine's limits")]
+    assert line.endswith("of products (probed on a busy machine)" if busy_now else "of products")
 
 
 def test_without_a_probe_nothing_is_measured(model: Path, tmp_path: Path, probes: list[str]) -> None:

@@ -15,19 +15,32 @@ from bench import record
 from bench.peers import __main__ as peers
 from bench.peers import plan, process, table
 from bench.peers.ask import Prompts
-from bench.peers.engines import Command, FreshServer, Limits, Server, Setup, Worker, free_port
-from bench.peers.install import Place, Recipe, Skip, alias_vllm, cpu_flags, install, llama_options, ready
-from bench.peers.plan import BF16, FRESH, SERVED, Aim, Contest, Match, Scenario
+from bench.peers.duel import unit_of
+from bench.peers.engines import Command, FreshServer, Limits, Server, Setup, Shop, Worker, free_port
+from bench.peers.install import (
+    LLAMA_TILES,
+    Place,
+    Recipe,
+    Skip,
+    alias_vllm,
+    cpu_flags,
+    install,
+    llama_options,
+    mend_tiles,
+    ready,
+    vllm_needs,
+)
+from bench.peers.plan import BF16, FRESH, SERVED, Aim, Contest, Known, Match, Scenario
 from bench.peers.process import ProgramError, Programs, session_members
 from tests.measure.verify_parts import tiny_talker
 
 FAKE = Path(__file__).with_name("fake_peer.py")
-PROBE = {plan.READ: 20e9, plan.MATRIX: 5.6e12}
+PROBE = dict(plan.KNOWN_PROBE)
 ONE = Scenario(
     "decode",
     "one stream",
     "chat",
-    (Contest(BF16, "vllm", SERVED, SERVED, 100.0, Aim(1.5)),),
+    (Contest(BF16, "vllm", SERVED, SERVED, Known(100.0), Aim(1.5)),),
     "decode_tok_s",
     4,
     5,
@@ -148,11 +161,14 @@ def test_nothing_is_left(run: Run) -> None:
     assert all(state_of(child) in ("", "Z") for child in children)
 
 
-@pytest.mark.parametrize(("read", "flagged"), [(2e9, False), (900e9, True)])
-def test_a_peer_below_its_known_figure_does_not_count(run: Run, read: float, flagged: bool) -> None:
-    """It makes about 30 tokens a second; known are 100, at 20 GB/s."""
+@pytest.mark.parametrize(
+    ("read", "vector", "flagged"),
+    [(2e9, 0.33e12, False), (900e9, 0.33e12, True), (900e9, 0.033e12, False), (20e9, 9e12, True)],
+)
+def test_a_peer_below_its_known_figure_does_not_count(run: Run, read: float, vector: float, flagged: bool) -> None:
+    """It makes about 30 tokens a second; known are 100, at 20 GB/s and 0.33 TFLOP/s, of which the lesser decides."""
     found = run.probe
-    run.probe = lambda: {**found(), plan.READ: read}  # type: ignore[method-assign]
+    run.probe = lambda: {**found(), plan.READ: read, plan.VECTOR: vector}  # type: ignore[method-assign]
     figures = run(ONE, 1)["figures"]
     assert isinstance(figures, dict)
     assert ("flag" in figures) is flagged
@@ -160,12 +176,30 @@ def test_a_peer_below_its_known_figure_does_not_count(run: Run, read: float, fla
         assert "less than 85%" in figures["flag"] and "does not count" in figures["flag"]
 
 
-def test_a_known_time_gets_shorter_on_a_faster_machine() -> None:
-    slow = replace(ONE, less=True, scaled_by=plan.MATRIX)
-    match = Match(slow, slow.contests[0])
-    assert plan.known_now(match, {plan.MATRIX: 11.2e12}) == pytest.approx(50.0)
-    assert plan.known_now(match, {plan.READ: 20e9}) is None
-    assert plan.known_now(Match(ONE, ONE.contests[0]), {plan.READ: 40e9}) == pytest.approx(200.0)
+def test_a_known_figure_grows_by_the_lesser_of_two_factors() -> None:
+    by_tiles = replace(ONE.contests[0], known=Known(100.0, plan.MATRIX))
+    slow = Match(replace(ONE, less=True), by_tiles)
+    twice = {plan.READ: 40e9, plan.VECTOR: 0.99e12, plan.MATRIX: 11.2e12}
+    assert plan.known_now(slow, twice) == pytest.approx(50.0)
+    assert plan.known_now(slow, {**twice, plan.MATRIX: 5.6e12}) == pytest.approx(100.0)
+    assert plan.known_now(Match(ONE, ONE.contests[0]), twice) == pytest.approx(200.0)
+    assert plan.known_now(Match(ONE, ONE.contests[0]), {plan.READ: 40e9}) is None
+    assert plan.known_now(Match(ONE, replace(by_tiles, known=None)), twice) is None
+
+
+def test_without_a_matrix_unit_what_needs_one_is_not_checked(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    contest = replace(ONE.contests[0], known=Known(1e6, plan.MATRIX))
+    run.probe = lambda: {plan.READ: 20e9, plan.VECTOR: 0.33e12}  # type: ignore[method-assign]
+    figures = run(replace(ONE, contests=(contest,)), 1)["figures"]
+    assert isinstance(figures, dict) and "flag" not in figures and "peer_share_of_known" not in figures
+    assert figures["not_checked"] == "known figure needs a matrix unit: not checked"
+    assert "known figure needs a matrix unit: not checked" in capsys.readouterr().out
+
+
+def test_which_unit_a_probed_instruction_tells_of() -> None:
+    named = {"avx2 fp32 fma": plan.VECTOR, "neon fp32 fma": plan.VECTOR, "amx bf16 tiles": plan.MATRIX}
+    others = ("avx512 bf16 dot", "avx512 int8 dot", "amx int8 tiles")
+    assert {name: unit_of(name) for name in (*named, *others)} == {**named, **dict.fromkeys(others)}
 
 
 def test_a_figure_that_is_missing_is_no_fault_of_ours(run: Run) -> None:
@@ -191,7 +225,7 @@ def test_starts_are_measured_from_a_fresh_process(run: Run) -> None:
 
 def test_beside_a_busy_process(run: Run) -> None:
     told = ("quiet_tok_s", "busy_tok_s")
-    disturbed = replace(ONE, figure="share_of_quiet", beside=told, kind="disturbed", scaled_by=None)
+    disturbed = replace(ONE, figure="share_of_quiet", beside=told, kind="disturbed")
     figures = run(disturbed, 1)["figures"]
     assert isinstance(figures, dict)
     assert 0.1 < figures["ours"]["share_of_quiet"]["median"] < 5
@@ -257,11 +291,28 @@ def test_what_could_not_be_had_is_not_tried_again(tmp_path: Path, programs: Prog
     assert tried == ["x"]
 
 
-def test_llama_is_built_for_the_cpu_and_without_amx() -> None:
+def test_llama_is_built_for_the_cpu() -> None:
     flags = cpu_flags("processor\t: 0\nflags\t\t: fpu avx avx2 avx512f avx512_bf16 amx_tile\n")
     options = llama_options(flags)
     assert {"-DGGML_NATIVE=OFF", "-DGGML_AVX512=ON", "-DGGML_AVX512_BF16=ON", "-DGGML_AVX512_VNNI=OFF"} <= set(options)
-    assert not any("AMX" in option for option in options)
+    assert {"-DGGML_AMX_TILE=ON", "-DGGML_AMX_INT8=OFF", "-DGGML_OPENMP=OFF", "-DGGML_LLAMAFILE=ON"} <= set(options)
+
+
+def test_tiles_are_mended_where_their_place_is_found(tmp_path: Path) -> None:
+    file = tmp_path / LLAMA_TILES
+    assert not mend_tiles(tmp_path)
+    file.parent.mkdir(parents=True)
+    file.write_text("before\n    _tile_loadconfig(&tc);\nafter\n")
+    assert mend_tiles(tmp_path)
+    front, back = file.read_text().split("    _tile_loadconfig(&tc);\n")
+    assert front.startswith("before\n") and front.endswith('"m"(tc));\n') and back == "after\n"
+    file.write_text("    _tile_loadconfig(&other);\n")
+    assert not mend_tiles(tmp_path) and file.read_text() == "    _tile_loadconfig(&other);\n"
+
+
+def test_vllm_needs_a_torch_that_is_on_pypi() -> None:
+    listed = ['torch==2.13.0+cpu; platform_machine == "x86_64"', "torchvision", "numba", 'x; extra == "audio"']
+    assert vllm_needs(listed) == ['torch==2.13.0; platform_machine == "x86_64"', "numba"]
 
 
 def test_vllm_gets_a_name_that_it_knows(tmp_path: Path) -> None:
@@ -296,13 +347,59 @@ def test_prompts_have_their_number_of_tokens() -> None:
     assert len(set(prompts.of(scenario)) | set(asked)) == 6
 
 
-def test_the_plan_starts_each_pair_of_engines_once() -> None:
+def test_the_plan_has_the_best_peers_first_and_starts_each_pair_of_engines_once() -> None:
     chosen = list(plan.matches(plan.SCENARIOS, None, None))
-    order = [peers.setups(match) for match in chosen]
-    changes = sum(one != other for one, other in zip(order, order[1:], strict=False))
-    assert changes + 1 == len(set(order))
+    first = [(match.contest.best, match.contest.best and match.contest.activations == plan.AS_IS) for match in chosen]
+    assert first == sorted(first, reverse=True) and len(set(first)) == 3
+    for part in set(first):
+        order = [peers.setups(match) for match, its in zip(chosen, first, strict=True) if its == part]
+        changes = sum(one != other for one, other in zip(order, order[1:], strict=False))
+        assert changes + 1 == len(set(order))
+    assert [match.scenario.name for match in chosen[:3]] == ["decode"] * 3
+    covered = {match.scenario.name for match, its in zip(chosen, first, strict=True) if its == (True, True)}
+    assert covered == {scenario.name for scenario in plan.SCENARIOS}
     assert {scenario.workload for scenario in plan.SCENARIOS} <= {"chat", "ide", "rag", "agent", "batch"}
     assert all(contest.aim for scenario in plan.SCENARIOS for contest in scenario.contests)
+
+
+def test_only_the_best_peers() -> None:
+    def chosen(*words: str) -> list[Match]:
+        return peers.chosen_by(peers.parser().parse_args(words), plan.SCENARIOS)
+
+    assert all(match.contest.best for match in chosen("--best")) and len(chosen()) > len(chosen("--best")) + 20
+    assert {match.contest.peer for match in chosen("--best", "--scenarios", "prefix")} == {"vllm"}
+
+
+def test_our_rows_of_8_bits_stand_beside_the_others() -> None:
+    """Each contest of theirs has one of ours without them, and they reach our engine and nobody else's."""
+    found = dict.fromkeys(("decode", "ttft512", "ttft2048", "ttft7000", "batch8", "batch32", "gemma-prefill"), False)
+    for match in plan.matches(plan.SCENARIOS, None, None):
+        contest = match.contest
+        if contest.activations == plan.AS_IS:
+            continue
+        found[match.scenario.name] = True
+        assert replace(contest, activations=plan.AS_IS) in match.scenario.contests and contest.precision != BF16
+        ours, theirs = peers.setups(match)
+        assert (ours.activations, theirs.activations) == (plan.INT8_ROWS, plan.AS_IS)
+        assert str(match).endswith("ours with int8 rows")
+    assert all(found.values())
+
+
+def test_a_server_and_a_worker_get_our_activations(tmp_path: Path, programs: Programs) -> None:
+    class Files(FakeModels):
+        def file(self, engine: str, precision: str, model: str) -> Path:
+            return tmp_path / "q8_0.gguf"
+
+        def tokenizer(self, engine: str, model: str) -> Path:
+            return Path()
+
+    shop = Shop(Place(tmp_path, 1, programs), Files(), programs)  # type: ignore[arg-type]
+    for how in (SERVED, plan.WORKER):
+        commands = [
+            shop.make(Setup(plan.PELTON, how, plan.INT8, plan.SMOLLM2, activations=rows)).told()["command"]
+            for rows in (plan.AS_IS, plan.INT8_ROWS)
+        ]
+        assert ["int8" in str(command).split() for command in commands] == [False, True]
 
 
 def test_what_is_unknown_is_named() -> None:
@@ -331,9 +428,23 @@ def test_the_table_names_the_best_peer_and_what_is_skipped() -> None:
     lines = [line("a", 9.0), line("a", 1.3), line("b", 1.1), line("c", 1.0, flag="set up wrong?")]
     lines.append({"settings": {**settings, "peer": "d"}, "figures": {"skipped": "no wheel"}})
     told = table.table(table.latest(lines)).splitlines()
-    assert len(told) == 6
+    assert len(told) == 6 and "pairs" not in "".join(told[2:])
     assert "(chat)" in told[2] and "1.30 [0.65-2.60]" in told[2] and "met" not in told[2]
     assert "best peer: not met" in told[3] and "set up wrong?" in told[4] and "skipped: no wheel" in told[5]
+
+
+def test_the_table_has_a_verdict_for_each_of_our_ways() -> None:
+    def line(activations: str, ratio: float, pairs: int = 5) -> dict[str, object]:
+        aim = {"least": 1.1, "of": plan.RATIO}
+        named = {"scenario": "decode", "precision": plan.INT4, "peer": "a", "how": SERVED, "figure": "decode_tok_s"}
+        settings = {**named, "aim": aim, "activations_ours": activations}
+        speeds = {side: {"decode_tok_s": spread(100)} for side in ("ours", "theirs")}
+        doubt = {"not_checked": "known figure needs a matrix unit: not checked"}
+        return {"settings": settings, "figures": {**speeds, "ratio": {**spread(ratio), "pairs": pairs}, **doubt}}
+
+    told = table.table(table.latest([line(plan.AS_IS, 1.0), line(plan.INT8_ROWS, 1.3, 3)])).splitlines()[2:]
+    assert "| 4 bit |" in told[0] and "best peer: not met; known figure needs a matrix unit: not checked" in told[0]
+    assert "| 4 bit; our rows in 8 bits |" in told[1] and "best peer: met with int8 rows; only 3 of 5 pairs" in told[1]
 
 
 def test_tables_are_put_between_their_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,12 +466,12 @@ def test_tables_are_put_between_their_marks(tmp_path: Path, monkeypatch: pytest.
         table.into("text", "peers", "filling")
 
 
-def test_a_quick_look_is_short_and_tells_no_figures(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quick_look_is_short_and_says_that_it_says_little(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     match = peers.shortened(Match(replace(ONE, prompt=7000, output=256), ONE.contests[0]))
-    assert match.scenario.prompt == 64 and match.scenario.output == 8 and match.scenario.scaled_by is None
+    assert match.scenario.prompt == 64 and match.scenario.output == 8 and match.contest.known is None
     run(match.scenario, 1)
     told = capsys.readouterr().out
-    assert "decode bf16 vllm: works" in told and "x [" not in told
+    assert told.startswith("decode bf16 vllm: ") and "decode_tok_s" in told and "only 1 of 5 pairs" in told
 
 
 def test_a_command_is_told_without_folders() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -180,7 +181,20 @@ def test_limits_are_quoted_of_our_server_here(served: Served, tmp_path: Path, mo
     assert part["weight_bytes"] == 64 << 20 and part["weights_read_bytes_per_s"] == pytest.approx(40e9)
     assert part["weights_read_ms"] == pytest.approx((64 << 20) / 40e6)
     assert part["share_of_read_limit"] == pytest.approx(part["weights_read_ms"] / kept["median_tpot_ms"])
-    assert "Reading the weights once (67.1 MB): 1.68 ms" in told
+    assert "Reading the weights once (67.1 MB): 1.68 ms" in told and "busy" not in told
+
+
+def test_the_load_that_counts_is_that_before_the_run(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = iter([0.0])
+    monkeypatch.setattr("os.getloadavg", lambda: (next(loads, 99.0), 0.0, 0.0))
+    monkeypatch.setattr(probing, "load", lambda identity: None)
+    monkeypatch.setattr(probing, "save", lambda probe: None)
+    monkeypatch.setattr(probing, "measure", lambda *given, **more: replace(canned(), load_before=99.0))
+    served.weights = 64 << 20
+    assert "(probed on a busy machine)" not in run(served, *KEPT.split(), "--result-dir", str(tmp_path))
+    assert "(probed on a busy machine)" in run(served, *KEPT.split(), "--result-dir", str(tmp_path))
 
 
 @pytest.mark.parametrize("words", [(), ("--no-probe",)])

@@ -14,11 +14,14 @@ Ints = NDArray[np.int32]
 Codes = NDArray[np.int8]
 TINY = np.finfo(np.float32).tiny
 EIGHTS = (0, 2, 4, 6, 1, 3, 5, 7)
+GROUP = 128
 
 
 @dataclass(frozen=True, slots=True)
 class IntRows:
-    """Rows [n, padded(cols)] in order and with the even ones of each eight first, scales [n], sums [n, 3 * blocks]."""
+    """Rows [n, padded(cols)] in order and with the even ones of each eight first, scales [n, groups of 128 columns],
+    sums [n, 3 * blocks].
+    """
 
     fours: Codes
     eights: Codes
@@ -28,7 +31,7 @@ class IntRows:
     def part(self, rows: slice | list[int]) -> "IntRows":
         """Some of the rows."""
         fours, eights = np.ascontiguousarray(self.fours[rows]), np.ascontiguousarray(self.eights[rows])
-        return IntRows(fours, eights, self.scales[rows].copy(), np.ascontiguousarray(self.sums[rows]))
+        return IntRows(fours, eights, np.ascontiguousarray(self.scales[rows]), np.ascontiguousarray(self.sums[rows]))
 
 
 def flushed(x: Floats) -> Floats:
@@ -54,35 +57,40 @@ def rounded(x: Floats) -> IntRows:
     rows, cols = x.shape
     x = flushed(x)
     numbers = np.zeros((rows, padded(cols)), np.int8)
-    largest = np.abs(x).max(axis=1)
-    finite = np.isfinite(x).all(axis=1)
-    scales = flushed(largest / np.float32(127))
-    for t in np.flatnonzero(finite & (scales > 0)):
-        numbers[t, :cols] = np.rint(flushed(x[t] * (np.float32(127) / largest[t]))).astype(np.int8)
+    finite = np.asarray(np.isfinite(x).all(axis=1))
+    scales = np.zeros((rows, -(-cols // GROUP)), np.float32)
+    for t, group in np.ndindex(*scales.shape):
+        own = slice(group * GROUP, min((group + 1) * GROUP, cols))
+        largest = np.abs(x[t, own]).max()
+        scales[t, group] = flushed(largest / np.float32(127))
+        if finite[t] and scales[t, group] > 0:
+            numbers[t, own] = np.rint(flushed(x[t, own] * (np.float32(127) / largest))).astype(np.int8)
     eights = np.ascontiguousarray(numbers.reshape(rows, -1, 8)[:, :, EIGHTS].reshape(rows, -1))
     halves = numbers.reshape(rows, -1, BLOCK // 2).sum(axis=2, dtype=np.int32)
     blocks = halves.reshape(rows, -1, 2).sum(axis=2, dtype=np.int32)
     sums = np.concatenate((blocks, halves), axis=1)
-    return IntRows(numbers, eights, np.where(finite, scales, np.float32(np.nan)), sums)
+    return IntRows(numbers, eights, np.where(finite[:, None], scales, np.float32(np.nan)), sums)
 
 
 def product(w: Weights, x: IntRows) -> Floats:
     """[rows, outputs]: what a kernel must give to the bit."""
     assert w.scale is not None
     numbers, codes = x.fours[:, : w.cols].astype(np.int64), w.codes.astype(np.int64)
-    acc = np.zeros((len(numbers), w.rows), np.float32)
-    for unit in range(w.scale.shape[1]):
-        own = slice(unit * w.unit, (unit + 1) * w.unit)
-        total = (numbers[:, own] @ codes[:, own].T).astype(np.float32)
-        if w.from_format == "INT8":
-            acc = flushed(total * w.scale[:, 0])
-            break
-        acc = fma(np.broadcast_to(flushed(w.scale[:, unit]), total.shape), total, acc)
-        if w.minimum is not None:
-            sums = numbers[:, own].sum(axis=1).astype(np.float32)[:, None]
-            acc = fma(np.broadcast_to(flushed(w.minimum[:, unit]), acc.shape), np.broadcast_to(sums, acc.shape), acc)
+    total = np.zeros((len(numbers), w.rows), np.float32)
+    whole = w.from_format == "INT8"  # one scale for a row of codes
     with np.errstate(invalid="ignore"):
-        return flushed(acc * x.scales[:, None])
+        for group in range(x.scales.shape[1]):
+            end, size = min((group + 1) * GROUP, w.cols), GROUP if whole else w.unit
+            acc = np.zeros_like(total)
+            for first in range(group * GROUP, end, size):
+                own, unit = slice(first, min(first + size, end)), first // size
+                sums = (numbers[:, own] @ codes[:, own].T).astype(np.float32)
+                acc = sums if whole else fma(np.broadcast_to(flushed(w.scale[:, unit]), acc.shape), sums, acc)
+                if w.minimum is not None:
+                    of_x = np.broadcast_to(numbers[:, own].sum(axis=1).astype(np.float32)[:, None], acc.shape)
+                    acc = fma(np.broadcast_to(flushed(w.minimum[:, unit]), acc.shape), of_x, acc)
+            total = fma(np.broadcast_to(x.scales[:, group, None], acc.shape), acc, total)
+        return flushed(total * w.scale[:, 0]) if whole else total
 
 
 class IntProbe:
@@ -100,7 +108,7 @@ class IntProbe:
         rows, cols = x.shape
         width, blocks = padded(cols), padded(cols) // BLOCK
         fours, eights = np.full((2, rows, width + 1), 99, np.int8)
-        scales, sums = np.full(rows, GUARD), np.full((rows, 3 * blocks + 1), -12345, np.int32)
+        scales, sums = np.full((rows, -(-cols // GROUP) + 1), GUARD), np.full((rows, 3 * blocks + 1), -12345, np.int32)
         for t in range(rows):
             self._library.int8_probe_prepare(
                 self._isa,
@@ -110,13 +118,14 @@ class IntProbe:
                 cols,
                 _at(fours[t]),
                 _at(eights[t]),
-                _at(scales[t:]),
+                _at(scales[t]),
                 _at(sums[t]),
             )
         assert (fours[:, -1] == 99).all()
         assert (eights[:, -1] == 99).all()
+        assert (scales[:, -1] == GUARD).all()
         assert (sums[:, -1] == -12345).all()
-        return IntRows(fours[:, :-1].copy(), eights[:, :-1].copy(), scales, sums[:, :-1].copy())
+        return IntRows(*(np.ascontiguousarray(part[:, :-1]) for part in (fours, eights, scales, sums)))
 
     def matmul(self, w: Weights, x: IntRows, *, panels: int = 0) -> Floats:
         """[rows, outputs rounded up to panels]; `panels`: so many in a call, 0: all."""
@@ -135,6 +144,7 @@ class IntProbe:
                 _at(x.eights),
                 ctypes.c_size_t(x.fours.shape[1]),
                 _at(x.scales),
+                ctypes.c_size_t(x.scales.shape[1]),
                 _at(x.sums),
                 ctypes.c_size_t(x.sums.shape[1]),
                 len(x.fours),

@@ -76,6 +76,12 @@ def test_the_pool_has_no_race(thread: Builder) -> None:
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
 
 
+def test_pieces_of_attention_come_largest_first(address: Builder) -> None:
+    units = [PROGRAMS / "plan.cpp", NATIVE / "step" / "attend_plan.cpp"]
+    done = run(address.program("plan", [Unit(path) for path in units]))
+    assert (done.returncode, done.stdout) == (0, "plan\n"), done.stdout + done.stderr[-4000:]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("kind", "rounds"), [("thread", 12), ("address", 30)])

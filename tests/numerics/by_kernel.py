@@ -4,6 +4,7 @@ What it is not: arithmetic. Invariant: inputs reach the kernels as they stand in
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,9 @@ from tests.native import row_functions
 from tests.native.attend_case import Kernels, Shape, kernels
 from tests.native.attend_case import Sequence as Tokens
 from tests.native.choose_case import NativeChoice, native_choices, record
-from tests.native.probe import Floats, Probe
+from tests.native.int8_case import IntProbe
+from tests.native.library import every_probe
+from tests.native.probe import CONVERSIONS, Floats, Probe
 from tests.numerics.cases import Case, logits_of
 
 from pelton.backends.backend import EDIT, SAMPLING
@@ -102,6 +105,16 @@ def nested_product(isa: Isa, case: Case) -> float:
     return float(isa.probe.matmul(w, x, sums)[0, 0])
 
 
+def int8_product(isa: Isa, case: Case) -> float:
+    """Of all kernels that this instruction set has for it: they may agree on nothing but one number."""
+    raw, form, cols = _nested_bytes(case) if case["form"] in NESTED else _file_bytes(case), case["form"], len(case["x"])
+    w = isa.probe.packed(form, CONVERSIONS[form][0], (1, cols), np.frombuffer(raw, np.uint8))
+    ints = [IntProbe(probe) for probe in every_probe(isa.library) if probe.base == isa.probe.base]
+    found = {float(own.matmul(w, own.prepare(_floats([case["x"]])))[0, 0]) for own in ints}
+    assert len(found) == 1 or all(map(math.isnan, found)), (isa, found)
+    return found.pop()
+
+
 def rms_norm(isa: Isa, case: Case) -> object:
     gain = _floats(case["gain"])
     parts = _floats(case["x"]).reshape(-1, len(gain))
@@ -177,10 +190,12 @@ def _file_bytes(case: Case) -> bytes:
         return w.astype(np.float32 if case["form"] == "f32" else np.float16).tobytes()
     if case["form"] == "bf16":
         return (w.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    if case["form"] == "i8c":
+        return np.float32(case["scales"][0]).tobytes() + w.astype(np.int8).tobytes()
     made = b""
-    for number, codes in enumerate(w.astype(np.int64).reshape(-1, 32)):
+    for number, codes in enumerate(w.astype(np.int64).reshape(len(case["scales"]), -1)):
         made += np.float16(case["scales"][number]).tobytes()
-        if case["form"] == "q8":
+        if case["form"] in ("q8", "q8s2"):
             made += codes.astype(np.int8).tobytes()
             continue
         made += np.float16(case["minima"][number]).tobytes() if case["form"] == "q4m" else b""

@@ -51,6 +51,27 @@ def _nested(rng: np.random.Generator) -> list[Case]:
     return made
 
 
+def _int8_products(rng: np.random.Generator) -> list[Case]:
+    """Rows of two groups, the second shorter: scales of 16, 32, 64 codes and of a row; a group of zeros, one that is
+    too small to count, numbers that are not finite.
+    """
+    made: list[Case] = []
+    for form, low, high, cols, groups in (
+        ("q8", -127, 128, 160, 5), ("q4", -8, 8, 224, 7), ("q4m", 0, 16, 160, 5), ("q8s2", -127, 128, 192, 3),
+        ("i8c", -127, 128, 150, 1),
+    ):  # fmt: skip
+        case: Case = {"form": form, "x": _normal(rng, cols), "w": rng.integers(low, high, cols).tolist()}
+        case["scales"] = (rng.integers(900, 1100, groups) / 2**14).tolist()
+        if form == "q4m":
+            case["minima"] = (-rng.integers(900, 1100, groups) / 2**11).tolist()
+        made.append(case)
+    plain = made[0]
+    first, second = plain["x"][:128], plain["x"][128:]
+    made += [{**case, "x": _normal(rng, 256)} for case in _nested(rng)]
+    changed = ([0.0] * 128 + second, _single(*(1e-38 * x for x in first), *second), [*first, math.nan, *second[1:]])
+    return made + [{**plain, "x": x} for x in (*changed, [-INF, *first[1:], *second])]
+
+
 def _attention(rng: np.random.Generator) -> list[Case]:
     """A tile seen in both of its halves, head sizes that are no whole blocks, a soft-cap."""
     made: list[Case] = []
@@ -149,6 +170,7 @@ def inputs() -> dict[str, list[Case]]:
         "log_double": [{"x": [1.0, 0.5, 2.0, 2.0**-33, 1 - 2.0**-33, 0.7, 0.71, *(5000 * rng.random(8)).tolist()]}],
         "product": _products(rng),
         "nested_product": _nested(np.random.default_rng(4)),
+        "int8_product": _int8_products(np.random.default_rng(5)),
         "rms_norm": [
             {"eps": _as_stored(eps), "x": _normal(rng, n), "gain": _normal(rng, n)} for n, eps in ((35, 1e-5), (3, 0.5))
         ]

@@ -13,6 +13,7 @@ from fractions import Fraction
 SMALLEST_NORMAL, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 INF = math.inf
 BLOCK, TILE, LANES, VOCAB_CHUNK = 32, 64, 16, 4096
+GROUP = 128  # columns of a row of 8 bits that share a scale
 Numbers = Sequence[float]
 
 # ---------------------------------------------------------------------------------------------------
@@ -131,6 +132,38 @@ def silu(g: float) -> float:
 def gelu_tanh(g: float) -> float:
     cubic = f32(f32(f32(g * g) * g) * literal("0.044715"))
     return f32(g / f32(1.0 + exp(f32(f32(g + cubic) * literal("-1.59576912")))))
+
+
+def eight_bits(x: Numbers) -> tuple[list[float], list[int]]:
+    """The scales of a row's groups, and its numbers."""
+    scales, q = [], list[int]()
+    for first in range(0, len(x), GROUP):
+        part = [f32(a) for a in x[first : first + GROUP]]
+        largest = max(map(abs, part))
+        scales.append(f32(largest / 127.0))
+        factor = f32(127.0 / largest) if scales[-1] and math.isfinite(largest) else 0.0
+        q += [round(f32(a * factor)) if math.isfinite(a) else 0 for a in part]
+    if all(map(math.isfinite, x)):
+        return scales, q
+    return [math.nan] * len(scales), [0] * len(x)
+
+
+def product_of_8_bits(
+    x: Numbers, w: Numbers, scales: Numbers, minima: Numbers | None = None, size: int = BLOCK
+) -> float:
+    """x . w with activations of 8 bits; w, scales, minima and size as those of product."""
+    x_scales, q = eight_bits(x)
+    total = 0.0
+    for number, x_scale in enumerate(x_scales):
+        acc, end = 0.0, min((number + 1) * GROUP, len(x))
+        for first in range(number * GROUP, end, size or GROUP):
+            own = range(first, min(first + (size or GROUP), end))
+            exact = float(sum(int(w[k]) * q[k] for k in own))
+            acc = fma(scales[first // size], exact, acc) if size else exact
+            if minima:
+                acc = fma(minima[first // size], float(sum(q[k] for k in own)), acc)
+        total = fma(x_scale, acc, total)
+    return total if size else f32(total * scales[0])
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -12,11 +12,25 @@ from tests.numerics import by_kernel, order1
 from tests.numerics.cases import Case, logits_of, ruled
 
 
-def _nested_product(case: Case) -> float:
+def _nested_scales(case: Case) -> tuple[list[float], list[float]]:
+    """And minima."""
     scales, minima = (
         [case[part] * factor for factor in case.get(f"{part}_factors", ())] for part in ("scale", "minimum")
     )
+    return scales, minima
+
+
+def _nested_product(case: Case) -> float:
+    scales, minima = _nested_scales(case)
     return order1.product(case["x"], case["w"], scales, minima, 256 // len(scales))
+
+
+def _int8_product(case: Case) -> float:
+    if "scale_factors" in case:
+        scales, minima = _nested_scales(case)
+        return order1.product_of_8_bits(case["x"], case["w"], scales, minima, 256 // len(scales))
+    size = 0 if case["form"] == "i8c" else len(case["x"]) // len(case["scales"])
+    return order1.product_of_8_bits(case["x"], case["w"], case["scales"], case.get("minima"), size)
 
 
 def _attention(case: Case) -> Case:
@@ -87,6 +101,7 @@ KINDS: dict[str, tuple[Callable[[by_kernel.Isa, Case], object], Callable[[Case],
     "log_double": (by_kernel.log_double, _each(order1.log_double)),
     "product": (by_kernel.product, lambda c: order1.product(c["x"], c["w"], c.get("scales"), c.get("minima"))),
     "nested_product": (by_kernel.nested_product, _nested_product),
+    "int8_product": (by_kernel.int8_product, _int8_product),
     "rms_norm": (by_kernel.rms_norm, _rms_norm),
     "layer_norm": (by_kernel.layer_norm, lambda c: order1.layer_norm(c["x"], c["gain"], c.get("bias"), c["eps"])),
     "silu": (by_kernel.silu, _each(order1.silu)),

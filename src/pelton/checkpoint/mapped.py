@@ -2,10 +2,11 @@
 
 import mmap
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pelton.checkpoint.checksum import file_digest, known_digest
+from pelton.checkpoint.checksum import file_digest, file_state, known_digest
 from pelton.core.errors import CheckpointError
 
 PAGE = mmap.PAGESIZE
@@ -28,7 +29,7 @@ class MappedFile:
                 what = "is no regular file" if path.exists() else "does not exist"
                 raise CheckpointError(f"{path}: {what}.", "Check the path of the model.")
             with path.open("rb") as file:
-                self._state = _state(os.fstat(file.fileno()))
+                self._state = file_state(os.fstat(file.fileno()))
                 self.size = os.fstat(file.fileno()).st_size
                 if self.size == 0:
                     raise CheckpointError(f"{path}: the file is empty.", "Download it again.")
@@ -56,13 +57,13 @@ class MappedFile:
         if last > first:
             self.data.madvise(mmap.MADV_DONTNEED, first, last - first)
 
-    def digest(self, *, read: bool) -> str | None:
+    def digest(self, *, read: bool, advance: Callable[[int], object] | None = None) -> str | None:
         """SHA-256 of the file in hex; None where it is not remembered (and must not be `read`), or where another file
-        has come to stand at the path, or this one was written to, since it was mapped.
+        has come to stand at the path, or this one was written to, since it was mapped. `advance`: see file_digest.
         """
         try:
-            digest = file_digest(self.path) if read else known_digest(self.path)
-            return digest if _state(self.path.stat()) == self._state else None
+            digest = file_digest(self.path, advance=advance) if read else known_digest(self.path)
+            return digest if file_state(self.path.stat()) == self._state else None
         except (CheckpointError, OSError):
             return None
 
@@ -74,11 +75,6 @@ class MappedFile:
             # Someone holds a view: dropping ours lets the mapping go with the last one.
             self.data = mmap.mmap(-1, 1)
             self.data.close()
-
-
-def _state(stat: os.stat_result) -> tuple[int, ...]:
-    """Changes whenever somebody writes to a file or puts another one in its place."""
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +94,7 @@ class MappedTensor:
     def release(self) -> None:
         self.file.release(self.start, self.stop)
 
-    def identity(self, *, read: bool) -> str | None:
+    def identity(self, *, read: bool, advance: Callable[[int], object] | None = None) -> str | None:
         """See program.weights.Identified."""
-        digest = self.file.digest(read=read)
+        digest = self.file.digest(read=read, advance=advance)
         return None if digest is None else f"{digest}:{self.start}:{self.stop}"

@@ -54,9 +54,10 @@ def load(reference: str, flags: Flags, expect: Callable[[Path, Mapping[str, obje
     settings.pop("revision", None)  # it was the model's name's, not the path's
     if expect is not None:
         expect(path, settings)
-    with _naming("--tokenizer", settings.get("tokenizer")), Status(f"loading {shown_name(reference, path)} ..."):
+    status = Status(f"loading {shown_name(reference, path)} ...")
+    with _naming("--tokenizer", settings.get("tokenizer")), status:
         llm = LLM(str(path), **settings)
-    say_notes(llm.report.notes)
+    say_notes(dict.fromkeys((*status.warnings, *llm.report.notes)))  # notes are logged as warnings, too
     if flags.get("verbose"):
         say("\n".join(llm.report.lines()))
     return llm

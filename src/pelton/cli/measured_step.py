@@ -13,7 +13,7 @@ from pelton.backends.cpu.probe.figures import MachineProbe
 from pelton.backends.cpu.probe.identity import identify
 from pelton.backends.cpu.probe.limits import expansion_rate, matrix_rate, read_rate
 from pelton.cli.fold import Run, fold
-from pelton.cli.terminal import Status, count_text, emit, size_text, table_lines
+from pelton.cli.terminal import Status, count_text, emit, say_notes, size_text, table_lines
 from pelton.core.clock import SystemClock
 from pelton.core.config import EngineConfig, resolve
 from pelton.engine.build import build_engine
@@ -110,8 +110,9 @@ def show(
 ) -> None:
     """Loads the model of `settings["model"]`, measures, and prints. SettingError and the errors of a start come out."""
     config = _config(shape, settings)
-    with Status("loading and measuring ..."):
+    with Status("loading and measuring ...") as status:
         measured = _measure(config, described, shape, repeats)
+    say_notes(status.warnings)
     if as_json:
         emit(json.dumps(record(measured), indent=1) + "\n")
     else:
@@ -194,14 +195,17 @@ def sum_lines(measured: Measured) -> list[str]:
     both, moved = time.step + time.python, total.read + total.written
 
     def part(seconds: float, what: str) -> str:
-        return f"{_ms(seconds)} ms, {_share(seconds, time.step)} of the step: {what}"
+        return f"{_ms(seconds)} ms, {_share(seconds, time.parts)} of the step: {what}"
 
+    quick, slow = time.quartiles
+    busy = f"the machine was busy: half of the steps took {_ms(quick)} to {_ms(slow)} ms"
     lines = [
         ("step", f"{_ms(time.step)} ms in the backend, median of {time.repeats}: {shape.sequences} x {shape.tokens} "
                  f"tokens after {shape.context}"),
+        *([("busy", busy)] if time.busy else []),
         ("kernels", part(time.kernels, "one thread at work")),
         ("head", part(measured.head, "lm_head, and drawing the tokens")),
-        ("waiting", part(sum(time.waits), "one thread for the others, at the ends of stages")),
+        ("waiting", part(time.waiting, "one thread for the others, at the ends of stages")),
         ("around", part(time.around, "before, between and behind the ops")),
         ("Python", f"{_ms(time.python)} ms a step, {_share(time.python, both)} of both, less where steps are a series"),
         ("moved", f"{size_text(moved)}, {moved / time.step / 1e9:.1f} GB/s"),
@@ -216,8 +220,9 @@ def _limit_text(measured: Measured) -> str:
     if least is None or limits is None:
         return NOT_PROBED
     name, seconds = least
+    reached = _share(seconds, measured.time.step)
     rates = f"{limits.bandwidth / 1e9:.1f} GB/s, {limits.matrix / 1e9:.0f} GFLOP/s"
-    return f"{_ms(seconds)} ms for {name} (probed: {rates}): {_share(seconds, measured.time.step)} of it reached"
+    return f"{_ms(seconds)} ms for {name} (probed: {rates}): {reached} of it reached{limits.probe.mark}"
 
 
 def record(measured: Measured) -> dict[str, object]:
@@ -240,14 +245,17 @@ def record(measured: Measured) -> dict[str, object]:
         "sequences": measured.shape.sequences,
         "repeats": time.repeats,
         "step_seconds": time.step,
+        "step_quartiles_seconds": list(time.quartiles),
+        "busy": time.busy,
         "kernel_seconds": time.kernels,
         "head_seconds": measured.head,
-        "waiting_seconds": sum(time.waits),
+        "waiting_seconds": time.waiting,
         "around_seconds": time.around,
         "python_seconds": time.python,
         "packed_weight_bytes": measured.weights,
         "limit_seconds": None if least is None else least[1],
         "limit": NOT_PROBED if least is None else least[0],
+        "limit_probed_busy": None if limits is None else limits.probe.busy,
     }
 
 

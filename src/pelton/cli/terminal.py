@@ -87,28 +87,36 @@ def shows_progress() -> bool:
 
 
 class _Logs(logging.Handler):
-    """Hands over what is logged as information, and nothing else."""
+    """Hands over what is logged as information, and collects what is more than that."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         super().__init__()
         self._show = show
+        self.warnings: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.INFO:
             self._show(f"{record.getMessage()} ...")
+        elif record.levelno > logging.INFO:
+            self.warnings.append(record.getMessage())
 
 
 class Status:
     """One line on a watched stderr that says what is being done, and that goes away when it is done.
 
-    What the package logs meanwhile as information takes its place. Warnings are not shown: whoever did it tells what
-    came of it.
+    What the package logs meanwhile as information takes its place. Warnings are in `warnings`: whoever did it shows
+    them, with what else there is to say.
     """
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._logs = _Logs(self._show)
         self._level = logging.NOTSET
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was logged meanwhile as a warning or worse, in order."""
+        return tuple(self._logs.warnings)
 
     def __enter__(self) -> "Status":
         logger = logging.getLogger("pelton")

@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from pelton.core.errors import SettingError
+
 PREFIX = "PELTON_"
 TEST_PREFIX = "PELTON_TEST_"  # what the test suite reads, and nothing else
 SCRIPTS = ("PELTON_VENV", "PELTON_SLOW_MINUTES", "PELTON_SLOW_DEADLINE", "PELTON_REQUIRE_DATA")  # and what scripts/ do
@@ -50,12 +52,26 @@ def unknown_variables(settings: Iterable[str]) -> list[str]:
 
 
 def cache_folder() -> Path:
-    """Where pulled models and derived files live; made on first use by whoever writes there."""
+    """Where pulled models and derived files live; made on first use by whoever writes there.
+
+    SettingError where it would be in the home of somebody who has none.
+    """
     chosen = variable("PELTON_CACHE")
     if chosen:
-        return Path(chosen).expanduser()
+        return _expanded(chosen)
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "pelton"
+    return _expanded(base) / "pelton"
+
+
+def _expanded(folder: str) -> Path:
+    """A leading ~ replaced; SettingError where this process has no home."""
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError:
+        raise SettingError(
+            f"There is no home folder for {folder!r}: HOME is not set, and this user has none.",
+            "Set PELTON_CACHE to a folder for pulled models and derived files.",
+        ) from None
 
 
 def child_environment(**changes: str) -> dict[str, str]:

@@ -74,6 +74,7 @@ class StartReport:
     def lines(self) -> list[str]:
         """The report for people, without the notes."""
         phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.phases)
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         lengths = dict.fromkeys((self.max_model_len, min(TYPICAL, self.max_model_len)))
         fits = ", ".join(f"{self.concurrency(length):.1f}x of {length} tokens" for length in lengths)
         return [
@@ -83,7 +84,7 @@ class StartReport:
             f"activations at most {self.activation_bytes / MIB:.1f} MiB",
             f"kv       {self._kv_line()}, at most {self.max_model_len} per request",
             f"room     concurrency: {fits}; max_num_seqs {self.max_num_seqs}",
-            f"backend  {self.backend}: {', '.join(filter(None, (self.isa, f'{self.threads} threads', self.placing)))}",
+            f"backend  {self.backend}: {', '.join(filter(None, (self.isa, threads, self.placing)))}",
             f"start    {self.seconds:.2f} s ({phases})",
         ]
 

@@ -6,6 +6,7 @@ Decides nothing and prints nothing. Invariant: the steps read blocks that hold n
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pelton.backends.backend import (
     SAMPLING,
@@ -33,6 +34,7 @@ from pelton.schedule.scheduler import Scheduler
 
 WARMUPS = 3
 PYTHON_STEPS = 40
+BUSY_SPREAD = 0.3  # between the quartiles of equal steps
 SIZE = 0.5  # of the random numbers in the blocks
 
 
@@ -61,23 +63,32 @@ class Pools:
 @dataclass(frozen=True, slots=True)
 class StepTime:
     """Seconds, medians of `repeats` steps. `ops` in the order of the executable's labels; of that, `waits`: one
-    thread's waiting for others. `step`: in the backend. `python`: what the engine does for such a step outside of it.
+    thread's waiting for others. `step`: in the backend, and `quartiles` of it. `kernels`, `waiting` and `around`: what
+    a step's ops computed, waited, and took less than the step. `python`: what the engine does for a step outside of it.
+
+    The three are medians of sums of one step each. Sums of the ops' medians are too small where each step is held up in
+    another op, as on a busy machine, and what is missing would be called `around`.
     """
 
     ops: tuple[float, ...]
     waits: tuple[float, ...]
     step: float
+    quartiles: tuple[float, float]
+    kernels: float
+    waiting: float
+    around: float
     python: float
     repeats: int
 
     @property
-    def kernels(self) -> float:
-        return sum(self.ops) - sum(self.waits)
+    def parts(self) -> float:
+        """What the three parts of a step take together: near `step`, but of other steps."""
+        return self.kernels + self.waiting + self.around
 
     @property
-    def around(self) -> float:
-        """What the backend does before, between and behind the ops."""
-        return max(0.0, self.step - sum(self.ops))
+    def busy(self) -> bool:
+        """Whether equal steps took such different times that something else must have been at work."""
+        return self.quartiles[1] > self.quartiles[0] * (1 + BUSY_SPREAD)
 
 
 def measure_step(
@@ -94,10 +105,24 @@ def measure_step(
             assert outputs.timing is not None, "the backend does not time its ops"
             ops.append(outputs.timing * 1e-9)
             taken.append(outputs.seconds)
-    medians = np.median(ops, axis=0)
-    python = python_seconds(shape, vocab, clock)
-    step = float(np.median(taken))
-    return StepTime(tuple(medians[:, 0].tolist()), tuple(medians[:, 1].tolist()), step, python, repeats)
+    return step_time(np.array(taken), np.array(ops), python_seconds(shape, vocab, clock))
+
+
+def step_time(taken: NDArray[np.float64], ops: NDArray[np.float64], python: float) -> StepTime:
+    """Of seconds by step, [steps] in the backend and [steps, ops, (time, waiting of it)]."""
+    times, waits = ops[..., 0], ops[..., 1]
+    in_ops, waiting = times.sum(1), waits.sum(1)
+    return StepTime(
+        ops=tuple(np.median(times, axis=0).tolist()),
+        waits=tuple(np.median(waits, axis=0).tolist()),
+        step=float(np.median(taken)),
+        quartiles=(float(np.quantile(taken, 0.25)), float(np.quantile(taken, 0.75))),
+        kernels=float(np.median(in_ops - waiting)),
+        waiting=float(np.median(waiting)),
+        around=max(0.0, float(np.median(taken - in_ops))),
+        python=python,
+        repeats=len(taken),
+    )
 
 
 def step_inputs(pools: Pools, shape: Shape, vocab: int) -> StepInputs:

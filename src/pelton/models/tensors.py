@@ -44,9 +44,9 @@ class TensorRows:
         """Lets the whole tensor's pages go; they come back when another part is read."""
         self.source.release()
 
-    def identity(self, *, read: bool) -> str | None:
+    def identity(self, *, read: bool, advance: Callable[[int], object] | None = None) -> str | None:
         """See program.weights.Identified."""
-        whole = identity_of(self.source, read=read)
+        whole = identity_of(self.source, read=read, advance=advance)
         return None if whole is None else f"{whole}[{self.rows}]"
 
 

@@ -1,5 +1,6 @@
 """Weights: storages (bytes in a file, in a format) and the views ops take of them. Nothing is read here."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -31,17 +32,18 @@ class TensorSource(Protocol):
 class Identified(Protocol):
     """A TensorSource that knows what its bytes are."""
 
-    def identity(self, *, read: bool) -> str | None:
+    def identity(self, *, read: bool, advance: Callable[[int], object] | None = None) -> str | None:
         """Equal identities mean equal bytes, whatever file they are in; None where that cannot be known.
 
         `read`: the file may be read as a whole to find out; else only what is remembered of it is used.
+        `advance` is told of the bytes of each chunk that is read; what it raises comes out and ends the reading.
         """
         ...
 
 
-def identity_of(source: TensorSource, *, read: bool) -> str | None:
+def identity_of(source: TensorSource, *, read: bool, advance: Callable[[int], object] | None = None) -> str | None:
     """See Identified; None for sources that are not."""
-    return source.identity(read=read) if isinstance(source, Identified) else None
+    return source.identity(read=read, advance=advance) if isinstance(source, Identified) else None
 
 
 # Forms of a product with coded weights: integer codes first and scales on the sums, or weights made of them first.

@@ -4,7 +4,7 @@ A group's scale is rounded to what the format stores before codes are computed, 
 Invariant: a row's bytes depend on that row alone, so rows may be quantised in any portions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -171,7 +171,7 @@ class RoundedSource:
         """Lets the dense tensor's pages go."""
         self.source.release()
 
-    def identity(self, *, read: bool) -> str | None:
+    def identity(self, *, read: bool, advance: Callable[[int], object] | None = None) -> str | None:
         """See program.weights.Identified."""
-        dense = identity_of(self.source, read=read)
+        dense = identity_of(self.source, read=read, advance=advance)
         return None if dense is None else f"{dense} {self.source.format} rounded to {self.format}"

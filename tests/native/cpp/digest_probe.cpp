@@ -83,7 +83,7 @@ struct Weights {
 };
 
 void products(const Kernels& k, Report& report) {
-    constexpr int blocks = 24, panels = 2, cols = blocks * BLOCK, width = panels * PANEL;
+    constexpr int blocks = 24, groups = int_groups(blocks), panels = 2, cols = blocks * BLOCK, width = panels * PANEL;
     for (size_t f = 0; f < sizeof(LAYOUTS) / sizeof(LAYOUTS[0]); ++f) {
         Numbers random(f + 1);
         const Weights weights(static_cast<Format>(f), blocks, panels, random);
@@ -93,18 +93,18 @@ void products(const Kernels& k, Report& report) {
             std::vector<float> x(n * cols), sums(n * sums_of_row(blocks)), out(n * width);
             std::vector<int8_t> fours(n * cols), eights(n * cols);
             std::vector<int32_t> int_sums(n * sums_of_row(blocks));
-            std::vector<float> scales(n);
+            std::vector<float> scales(n * groups);
             for (size_t r = 0; r < n; ++r) {
                 const std::vector<float> row = random.reals(cols);
                 k.prepare(row.data(), nullptr, 0, cols, rows % 2, &x[r * cols], &sums[r * sums_of_row(blocks)], true);
-                k.prepare_int8(row.data(), nullptr, 0, cols, {&fours[r * cols], &eights[r * cols], &scales[r], &int_sums[r * sums_of_row(blocks)]});
+                k.prepare_int8(row.data(), nullptr, 0, cols, {&fours[r * cols], &eights[r * cols], &scales[r * groups], &int_sums[r * sums_of_row(blocks)]});
             }
             MatmulArgs args{&weights.matrix, 0, x.data(), cols, sums.data(), sums_of_row(blocks), rows, out.data(), width};
             args.panels = panels;
             k.matmul(args);
             products.floats(out);
             if (!layout(static_cast<Format>(f)).scales) continue;
-            k.matmul_int8({&weights.matrix, 0, panels, {fours.data(), eights.data(), cols, scales.data(), int_sums.data(), sums_of_row(blocks)}, rows, out.data(), width});
+            k.matmul_int8({&weights.matrix, 0, panels, {fours.data(), eights.data(), cols, scales.data(), groups, int_sums.data(), sums_of_row(blocks)}, rows, out.data(), width});
             integers.floats(out);
         }
         std::vector<float> row(cols);

@@ -32,7 +32,8 @@ class CpuBackend:
         try:
             native = _native.Executable(isa, cores, options.max_tokens, options.max_rows, module.vocab, options.exact)
         except RuntimeError as error:
-            raise BackendError(f"{len(cores)} threads cannot be started: {error}.", "Set fewer threads.") from error
+            what = "1 thread" if len(cores) == 1 else f"{len(cores)} threads"
+            raise BackendError(f"{what} cannot be started: {error}.", "Set fewer threads.") from error
         cache = PackedCache(options.packed_cache_bytes)
         emitter = Emitter(native, module, options.entry, options.max_tokens, options.exact, cache)
         try:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pelton.backends.cpu import _native
-from pelton.backends.cpu.packed import Keeper, PackedCache, Wanted
+from pelton.backends.cpu.packed import GivenUp, Keeper, PackedCache, Wanted, file_bytes
 from pelton.core.errors import BackendError
 from pelton.program.formats import FORMATS
 from pelton.program.module import Module
@@ -135,21 +135,31 @@ class Emitter:
                 file.close()
         numbers = [self._matrix(storage) for storage in storages]
         parts = [self.native.packed_matrix(number).data for number in numbers]
-        if self.cache.has_room(sum(len(part) for part in parts)):
+        if self.cache.has_room(file_bytes(parts)):
 
             def write(stopped: Callable[[], bool]) -> None:
-                if (found := self._wanted(storages, read=True)) is not None:
-                    self.cache.write(found, parts, stopped)
-                parts.clear()
+                def advance(_: int) -> None:
+                    if stopped():
+                        raise GivenUp
+
+                try:
+                    if (found := self._wanted(storages, read=True, advance=advance)) is not None:
+                        self.cache.write(found, parts, stopped)
+                except GivenUp:
+                    pass
+                finally:
+                    parts.clear()
 
             self.keeper = Keeper(write)
         return numbers
 
-    def _wanted(self, storages: tuple[Storage, ...], *, read: bool) -> list[Wanted] | None:
-        """What decides the packed bytes; None where the identity of one is not known. `read`: see Identified."""
+    def _wanted(
+        self, storages: tuple[Storage, ...], *, read: bool, advance: Callable[[int], object] | None = None
+    ) -> list[Wanted] | None:
+        """What decides the packed bytes; None where an identity is not known. `read`, `advance`: see Identified."""
         wanted = []
         for storage in storages:
-            identity = identity_of(storage.source, read=read)
+            identity = identity_of(storage.source, read=read, advance=advance)
             if identity is None:
                 return None
             target, name = PACKED[storage.format][self.exact], f"{identity} {storage.format} {storage.made}"

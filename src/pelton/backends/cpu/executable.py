@@ -9,7 +9,7 @@ from pelton.backends.cpu.packed import Keeper
 from pelton.backends.labels import labels
 from pelton.backends.repeat import in_turn
 from pelton.core.config import BLOCK_TOKENS
-from pelton.core.errors import BackendError, CapacityError
+from pelton.core.errors import CapacityError
 from pelton.program.module import Module
 from pelton.program.states import State
 
@@ -53,9 +53,7 @@ class CpuExecutable:
         return self._labels
 
     def run(self, inputs: StepInputs) -> StepOutputs:
-        """Raises ValueError where the step is larger than what was compiled for, or its numbers lead outside of it;
-        BackendError where it was cancelled.
-        """
+        """Raises ValueError where the step is larger than what was compiled for, or its numbers lead outside of it."""
         if inputs.repeat > 1 and (inputs.trace or inputs.want_logits):
             return in_turn(self.run, inputs)
         rows, tokens = len(inputs.logit_rows), len(inputs.tokens)
@@ -81,8 +79,6 @@ class CpuExecutable:
             [wish.sums for wish in inputs.columns],
             timing, inputs.repeat, inputs.stops, inputs.stop_offsets, inputs.wake,
         )  # fmt: skip
-        if not steps:
-            raise BackendError("The step was cancelled.")
         if steps < inputs.repeat:
             drawn = steps * rows
             ints, logprobs = ints[:, :drawn], logprobs[:drawn]
@@ -91,12 +87,6 @@ class CpuExecutable:
         return StepOutputs(
             ints[0], logprobs, ranks, faults, top_ids, top_logprobs, logits, trace, timing, steps, seconds
         )
-
-    def cancel(self) -> None:
-        """The step under way, if there is one, ends within one op of each worker, and its `run` raises. For another
-        thread.
-        """
-        self._native.cancel()
 
     def blocks(self) -> "CpuBlockOps":
         return CpuBlockOps(self._native, self._module, self._options.exact)

@@ -1,4 +1,4 @@
-"""What this process may use: cores (affinity mask and cgroup quota), memory, instruction sets.
+"""What this process may use: cores (affinity mask and cgroup quotas), memory, instruction sets.
 
 Reads, changes nothing.
 """
@@ -9,11 +9,12 @@ from pathlib import Path
 
 from pelton.backends.backend import Machine
 from pelton.backends.cpu import _native
+from pelton.backends.cpu.cgroup import OWN, TREE, cpu_quota, free_bytes
 from pelton.core.config import MOST_THREADS
 from pelton.core.environment import variable
 from pelton.core.errors import SettingError
 
-_CGROUP = Path("/sys/fs/cgroup")
+_GROUPS = (OWN, TREE)  # of control groups, as cpu_quota and free_bytes take them
 _NODES = Path("/sys/devices/system/node")
 
 
@@ -23,8 +24,8 @@ def allowed_cores() -> list[int]:
 
 
 def allowed_threads() -> int:
-    """How many threads can run at once: one for each allowed core, at most as many as the cgroup's quota pays for."""
-    cores, quota = len(allowed_cores()), _cpu_quota()
+    """How many threads can run at once: one for each allowed core, at most as many as the cgroups' quotas pay for."""
+    cores, quota = len(allowed_cores()), cpu_quota(*_GROUPS)
     return min(cores, max(1, math.ceil(quota))) if quota else cores
 
 
@@ -61,13 +62,9 @@ def choose_isa() -> tuple[str, tuple[str, ...]]:
 
 
 def free_memory() -> int:
-    """Bytes this process can still take: the machine's available memory or the cgroup's rest, whichever is less."""
-    available = _meminfo_available()
-    limit = _number(_CGROUP / "memory.max")
-    if limit is None:
-        return available
-    used = int(_number(_CGROUP / "memory.current") or 0) - _cgroup_page_cache()
-    return max(0, min(available, int(limit) - used))
+    """Bytes this process can still take: the machine's available memory or the cgroups' rest, whichever is less."""
+    available, rest = _meminfo_available(), free_bytes(*_GROUPS)
+    return available if rest is None else min(available, rest)
 
 
 def machine(threads: int) -> Machine:
@@ -76,7 +73,7 @@ def machine(threads: int) -> Machine:
     workers = len(worker_cores(threads))
     allowed = allowed_threads()
     if workers > allowed:
-        notes = (*notes, f"{workers} threads on {allowed} allowed cores: they will get in each other's way")
+        notes = (*notes, f"{workers} threads on {_cores(allowed)}: they will get in each other's way")
     nodes = memory_nodes(allowed_cores())
     if len(nodes) > 1 and workers > 1:
         notes = (
@@ -89,10 +86,15 @@ def machine(threads: int) -> Machine:
 
 def placing(workers: int) -> str:
     """How so many workers share the cores, for people."""
-    cores, quota = len(allowed_cores()), _cpu_quota()
-    where = f"{cores} allowed core{'s' if cores > 1 else ''}"
+    cores, quota = len(allowed_cores()), cpu_quota(*_GROUPS)
     paid = f", a quota of {quota:g}" if quota and quota < cores else ""
-    return f"one pinned to each of {where}{paid}" if workers == cores else f"on {where}{paid}, not pinned"
+    # Who asks for a step works on it wherever it runs (native/threads/pool.h); of one worker that is all.
+    pinned = "each but the calling one pinned to its own" if 1 < workers == cores else "not pinned"
+    return f"on {_cores(cores)}{paid}, {pinned}"
+
+
+def _cores(count: int) -> str:
+    return f"{count} allowed core{'' if count == 1 else 's'}"
 
 
 def memory_nodes(cores: list[int]) -> list[str]:
@@ -117,28 +119,6 @@ def _core_list(text: str) -> set[int]:
     return cores
 
 
-def _cpu_quota() -> float | None:
-    """Cores' worth of time a cgroup (v2 or v1) grants, None without a limit."""
-    try:
-        limit, period = (_CGROUP / "cpu.max").read_text().split()
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        limit_v1 = _number(_CGROUP / "cpu/cpu.cfs_quota_us")
-        period_v1 = _number(_CGROUP / "cpu/cpu.cfs_period_us")
-        return limit_v1 / period_v1 if limit_v1 and period_v1 and limit_v1 > 0 else None
-
-
-def _cgroup_page_cache() -> int:
-    """Bytes of files in memory that are counted as used but given back on demand."""
-    try:
-        for line in (_CGROUP / "memory.stat").read_text().splitlines():
-            if line.startswith("inactive_file "):
-                return int(line.split()[1])
-    except (OSError, ValueError):
-        pass
-    return 0
-
-
 def _meminfo_available() -> int:
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -147,10 +127,3 @@ def _meminfo_available() -> int:
     except OSError:
         pass
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def _number(path: Path) -> float | None:
-    try:
-        return float(path.read_text())
-    except (OSError, ValueError):
-        return None

@@ -13,7 +13,7 @@ from pelton.program.formats import FORMATS
 from pelton.program.weights import Storage
 
 Tensor = torch.Tensor
-LARGEST = 127
+LARGEST, GROUP = 127, 128  # numbers of 8 bits, columns that share their scale
 SMALLEST_NORMAL = 2.0**-126
 
 
@@ -46,30 +46,37 @@ class Codes:
 
 def product(x: Tensor, codes: Codes) -> Tensor:
     """fp32 x [T, cols], any numbers, times the matrix: fp32 [T, rows]."""
-    rounded, scale = eight_bits(x)
-    acc = torch.zeros(len(x), len(codes.numbers))
-    for unit in range(codes.scales.shape[1]):
-        own = slice(unit * codes.unit, (unit + 1) * codes.unit)
-        sums = (rounded[:, own] @ codes.numbers[:, own].T).float()
-        if codes.whole_rows:
-            acc = flushed(sums * codes.scales[:, 0])
-            break
-        acc = fma(codes.scales[:, unit], sums, acc)
+    rounded, scales = eight_bits(x)
+    total = torch.zeros(len(x), len(codes.numbers))
+    for group in range(scales.shape[1]):
+        end = min((group + 1) * GROUP, x.shape[1])
+        total = fma(scales[:, group, None], _of_group(rounded, codes, group * GROUP, end), total)
+    return flushed(total * codes.scales[:, 0]) if codes.whole_rows else total
+
+
+def _of_group(rounded: Tensor, codes: Codes, first: int, end: int) -> Tensor:
+    """What columns first .. end - 1, which share a scale, give: fp32 [T, rows], the unit being that scale."""
+    if codes.whole_rows:
+        return (rounded[:, first:end] @ codes.numbers[:, first:end].T).float()
+    acc = torch.zeros(len(rounded), len(codes.numbers))
+    for start in range(first, end, codes.unit):
+        unit, own = start // codes.unit, slice(start, start + codes.unit)
+        acc = fma(codes.scales[:, unit], (rounded[:, own] @ codes.numbers[:, own].T).float(), acc)
         if codes.minima is not None:
             acc = fma(codes.minima[:, unit], rounded[:, own].sum(1, keepdim=True).float(), acc)
-    return flushed(acc * scale)
+    return acc
 
 
 def eight_bits(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers from -127 to 127 in fp64 and the scale of each row [T, 1]; NaN where a row is not finite."""
+    """Whole numbers from -127 to 127 in fp64 and the scales of each row [T, groups]; NaN where a row is not finite."""
     x = flushed(x.float())
-    largest = x.abs().amax(1, keepdim=True)
     finite = torch.isfinite(x).all(1, keepdim=True)
-    scale = flushed(largest / LARGEST)
-    # A scale of zero: nothing of the row is large enough to count.
-    factor = torch.where(finite & (scale > 0), LARGEST / largest, 0.0)
-    numbers = torch.where(finite, flushed(x * factor), 0.0).round()
-    return numbers.double(), torch.where(finite, scale, torch.nan)
+    largest = torch.stack([x[:, at : at + GROUP].abs().amax(1) for at in range(0, x.shape[1], GROUP)], 1)
+    scales = flushed(largest / LARGEST)
+    # A scale of zero: nothing of the group is large enough to count.
+    factors = torch.where(finite & (scales > 0), LARGEST / largest, 0.0)
+    numbers = flushed(x * factors.repeat_interleave(GROUP, 1)[:, : x.shape[1]])
+    return torch.where(finite, numbers, 0.0).round().double(), torch.where(finite, scales, torch.nan)
 
 
 def flushed(x: Tensor) -> Tensor:

@@ -150,18 +150,20 @@ class _Reader:
             size=size,
             symmetric=bool(symmetric),
             tensor=strategy == "tensor",
-            activations=_activations(table.get("input_activations")),
+            activations=self._activations(table.get("input_activations"), f"config_groups.{name}"),
         )
+
+    def _activations(self, table: object, place: str) -> str:
+        """What a group says of its activations, in words."""
+        if table is None:
+            return ""
+        if not isinstance(table, dict):
+            raise self.refusal(f"{place}.input_activations is {quoted(table)}")
+        kind = "" if table.get("type", "int") == "int" else f" {table.get('type')}"
+        strategy = f" per {table['strategy']}" if table.get("strategy") else ""
+        return f"{table.get('num_bits')} bits{kind}{strategy}"
 
     def _one_of(self, value: Any, known: Sequence[object], place: str) -> Any:
         if value not in known:
             raise self.refusal(f"{place} is {quoted(value)}")
         return value
-
-
-def _activations(table: object) -> str:
-    if not isinstance(table, dict):
-        return ""
-    kind = "" if table.get("type", "int") == "int" else f" {table.get('type')}"
-    strategy = f" per {table['strategy']}" if table.get("strategy") else ""
-    return f"{table.get('num_bits')} bits{kind}{strategy}"

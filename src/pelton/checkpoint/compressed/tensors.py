@@ -4,7 +4,7 @@ Composed when read, exactly: (code - zero point) * scale of the file is what the
 checkpoint is refused. Invariant: each tensor of a quantised module is used, checked, or refused by its name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,9 +91,10 @@ class CompressedSource:
             if part is not None:
                 part.release()
 
-    def identity(self, *, read: bool) -> str | None:
+    def identity(self, *, read: bool, advance: Callable[[int], object] | None = None) -> str | None:
         """See program.weights.Identified."""
-        parts = [identity_of(part, read=read) for part in (self.codes, self.scale, self.zero) if part is not None]
+        sources = [part for part in (self.codes, self.scale, self.zero) if part is not None]
+        parts = [identity_of(part, read=read, advance=advance) for part in sources]
         return None if None in parts else " ".join(map(str, (*parts, self.group, self.every)))
 
 

@@ -86,7 +86,7 @@ def _probed() -> Iterator[tuple[str, str]]:
     most = limits.largest(kept)
     reading = f"reading {size_text(most.working_set_bytes)} at {most.bytes_per_s.median / 1e9:.1f} GB/s"
     products = f"products at most {limits.matrix_rate(kept) / 1e9:.0f} GFLOP/s"
-    yield "probe", f"{reading}, {products} ({kept.identity.threads} threads, {kept.date})"
+    yield "probe", f"{reading}, {products} ({kept.identity.threads} threads, {kept.date}){kept.mark}"
 
 
 def _total_memory() -> str:

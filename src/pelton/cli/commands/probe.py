@@ -14,11 +14,15 @@ from pelton.backends.cpu.probe.identity import identify
 from pelton.backends.cpu.probe.limits import expansion_rate, largest, matrix_rate, read_rate
 from pelton.backends.cpu.probe.measure import FULL, QUICK, Effort, measure
 from pelton.cli.options import debug_option
-from pelton.cli.terminal import emit, say, shows_progress, size_text, table_lines
+from pelton.cli.terminal import emit, say, say_notes, shows_progress, size_text, table_lines
 
 GIGA, TERA = 1e9, 1e12
 # What the lines of explanation speak of: a small model's weights in four bits, and its parameters.
 EXAMPLE_BYTES, EXAMPLE_FORMAT, EXAMPLE_PARAMETERS = 97_000_000, "q4m", 135_000_000
+BUSY = (
+    "the machine was busy before (load {:.2f} on {}), so these figures may be too low, and whatever is compared with "
+    "them looks too good. When nothing else runs: pelton probe --force"
+)
 Rows = list[tuple[str, ...]]
 
 
@@ -46,6 +50,8 @@ def probe(quick: bool, force: bool, as_json: bool, threads: int) -> None:
     else:
         figures = kept
         say(f"these figures were measured {kept.date}; --force measures again", dim=True)
+    if figures.busy:
+        say_notes([BUSY.format(figures.load_before, _count(figures.identity.cores, "core"))])
     emit(encode(figures).decode() if as_json else "\n".join(lines(figures)) + "\n")
 
 
@@ -73,10 +79,12 @@ def lines(figures: MachineProbe) -> list[str]:
 def _head(figures: MachineProbe) -> list[str]:
     who = figures.identity
     kind = "quick" if figures.quick else "full"
+    cores, threads = _count(who.cores, "core"), _count(who.threads, "thread")
+    load = f"{figures.load_before:.2f}{', busy' * figures.busy}"
     return table_lines(
         [
-            ("machine", f"{who.cpu}, {who.cores} cores allowed, {who.threads} threads, kernels {who.isa}"),
-            ("measured", f"{figures.date}, {kind}, in {figures.seconds:.1f} s, load before {figures.load_before:.2f}"),
+            ("machine", f"{who.cpu}, {cores} allowed, {threads}, kernels {who.isa}"),
+            ("measured", f"{figures.date}, {kind}, in {figures.seconds:.1f} s, load before {load}"),
         ],
         left=2,
     )
@@ -96,7 +104,7 @@ def _sections(figures: MachineProbe) -> Iterator[tuple[str, str, Rows]]:
     yield "copying, GB/s", "moving cached keys and values", [(size_text(most.working_set_bytes), _giga(moved.median))]
     prompt = matrix_rate(figures) / (2 * EXAMPLE_PARAMETERS)
     why = f"computing prompts; {EXAMPLE_PARAMETERS // 10**6} M parameters: {_per_s(prompt)}, attention left out"
-    yield f"products by rows, GFLOP/s, {figures.identity.threads} threads", why, _products(figures)
+    yield f"products by rows, GFLOP/s, {_count(figures.identity.threads, 'thread')}", why, _products(figures)
     unpacking = expansion_rate(figures, EXAMPLE_FORMAT)
     why = "decoding, where memory is faster than that"
     if unpacking is not None:
@@ -111,6 +119,10 @@ def _per_s(tokens: float) -> str:
     return f"at most {tokens:,.0f} tokens/s"
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _giga(rate: float) -> str:
     return f"{rate / GIGA:.1f}"
 
@@ -121,7 +133,7 @@ def _reads(figures: MachineProbe) -> Rows:
     columns = [(threads, PARTS) for threads in counts]
     columns += [(most, PIECES)] if most > 1 else []
     found = {(rate.threads, rate.handing, rate.working_set_bytes): rate.bytes_per_s.median for rate in figures.reads}
-    heads = [f"{threads} thread{'s' * (threads > 1)}" + ", pieces" * (way == PIECES) for threads, way in columns]
+    heads = [_count(threads, "thread") + ", pieces" * (way == PIECES) for threads, way in columns]
     rows: Rows = [("working set", *heads)]
     for size in sorted({rate.working_set_bytes for rate in figures.reads}):
         cells = [found.get((threads, way, size)) for threads, way in columns]
@@ -145,7 +157,7 @@ def _products(figures: MachineProbe) -> Rows:
 def _expansions(figures: MachineProbe) -> Rows:
     counts = sorted({rate.threads for rate in figures.expansions})
     found = {(rate.format, rate.threads): rate for rate in figures.expansions}
-    heads = [f"{threads} thread{'s' * (threads > 1)}" for threads in counts]
+    heads = [_count(threads, "thread") for threads in counts]
     most = max(rate.rows for rate in figures.products)
     mine = (figures.identity.isa, FLOAT, most)
     many = {r.format: r.flops_per_s.median for r in figures.products if (r.isa, r.inputs, r.rows) == mine}
@@ -161,7 +173,7 @@ def _expansions(figures: MachineProbe) -> Rows:
 def _peaks(figures: MachineProbe) -> Rows:
     counts = sorted({rate.threads for rate in figures.peaks})
     found = {(rate.name, rate.threads): rate.operations_per_s.median for rate in figures.peaks}
-    rows: Rows = [("instruction", *(f"{threads} thread{'s' * (threads > 1)}" for threads in counts))]
+    rows: Rows = [("instruction", *(_count(threads, "thread") for threads in counts))]
     for name in dict.fromkeys(rate.name for rate in figures.peaks):
         rows.append((name, *(f"{found[name, threads] / TERA:.2f}" for threads in counts)))
     return rows

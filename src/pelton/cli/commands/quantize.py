@@ -61,21 +61,23 @@ def quantize(model: str, out: Path, **flags: object) -> None:
     check_out(path, out, force=bool(flags["force"]))
     checkpoint = open_checkpoint(path)
     try:
-        before, size, elements = _write(checkpoint, method, out, force=bool(flags["force"]))
+        wanted, notes = _wanted(checkpoint, method)
+        say_notes(notes)
+        # The model's own score comes first: what is wrong with the text or a setting is told before OUT is written.
+        reference = None if flags["no_perplexity"] else _scores(path, text, flags)
+        before, size, elements = _write(checkpoint, wanted, out, force=bool(flags["force"]))
     finally:
         checkpoint.close()
     bits = 8 * size / elements
     lines = [("written", f"{out}: {size_text(size)} of weights, {bits:.2f} bits each; before {size_text(before)}")]
     emit("\n".join(table_lines(lines, left=2)) + "\n")
-    if not flags["no_perplexity"]:
-        lines = _measured(path, out, text, flags)
+    if reference is not None:
+        lines = _measured(reference, _scores(out, text, flags), flags)
         emit("\n".join(table_lines(lines, left=2)) + "\n")
 
 
-def _write(checkpoint: Checkpoint, method: Method, out: Path, *, force: bool) -> tuple[int, int, int]:
+def _write(checkpoint: Checkpoint, wanted: Mapping[str, Rounding], out: Path, *, force: bool) -> tuple[int, int, int]:
     """Bytes before, after, and the number of weights."""
-    wanted, notes = _wanted(checkpoint, method)
-    say_notes(notes)
     written = units(checkpoint, wanted)
     before = sum(part.nbytes for source in checkpoint.tensors.values() for part in DenseUnit(source).parts)
     elements = sum(prod(source.shape) for source in checkpoint.tensors.values())
@@ -102,8 +104,7 @@ def _wanted(checkpoint: Checkpoint, method: Method) -> tuple[dict[str, Rounding]
     return wanted, fallbacks(module, method, chosen)
 
 
-def _measured(path: Path, out: Path, text: str, flags: Flags) -> list[tuple[str, str]]:
-    before, after = (_scores(reference, text, flags) for reference in (path, out))
+def _measured(before: Scores, after: Scores, flags: Flags) -> list[tuple[str, str]]:
     worse = after.tally.perplexity / before.tally.perplexity - 1
     figures = f"{before.tally.perplexity:.4f} before, {after.tally.perplexity:.4f} after ({worse:+.2%})"
     source = BUILT_IN if flags["text_file"] is None else str(flags["text_file"])

@@ -23,7 +23,7 @@ from pelton.cli.options import (
     parse_length,
     written_size,
 )
-from pelton.cli.terminal import Status, decode_text, emit, shows_progress
+from pelton.cli.terminal import Status, decode_text, emit, say_notes, shows_progress
 from pelton.core.config import ACTIVATIONS, DTYPES, LINEAR_FORMS, EngineConfig, resolve
 from pelton.core.errors import CapacityError, CheckpointError, RequestError, SettingError
 from pelton.engine.needs import check_names
@@ -142,8 +142,10 @@ def _ready(config: EngineConfig, flags: Flags) -> Ready:
     file, lines = flags["prompts"], None
     if file is not None:
         lines = decode_text(Path(str(file)).read_bytes(), f"--prompts {file}").split("\n")
-    with _naming(flags), Status(f"loading {shown_name(config.model.model, Path(fetched.model.model))} ..."):
-        return start(fetched, max_tokens=_whole(flags["max_tokens"]), lines=lines, source=f"--prompts {file}")
+    with _naming(flags), Status(f"loading {shown_name(config.model.model, Path(fetched.model.model))} ...") as status:
+        ready = start(fetched, max_tokens=_whole(flags["max_tokens"]), lines=lines, source=f"--prompts {file}")
+    say_notes(status.warnings)
+    return ready
 
 
 @contextmanager

@@ -53,6 +53,7 @@ def machine_part(probe: MachineProbe) -> Table:
     return {
         "date": probe.date,
         "quick": probe.quick,
+        "busy": probe.busy,
         "isa": probe.identity.isa,
         "threads": probe.identity.threads,
         "working_set_bytes": rate.working_set_bytes,

@@ -14,7 +14,6 @@ from pelton.program.module import Entry, Module
 from pelton.program.op import Op
 
 AUTO, INT8 = "auto", "int8"
-LONGEST_SUM = 1 << 17  # products of 8 bits, of which so many fit 32 bits: what rows with one scale add up
 NEEDS: Mapping[str, Needs] = {AUTO: Needs(), INT8: Needs(claim=Claim.LOSSY)}
 
 
@@ -56,6 +55,4 @@ def _marked(op: Op, module: Module, activations: str) -> Op:
 
 
 def _is_coded(weight: str, module: Module) -> bool:
-    storage = module.storages[module.weights[weight].storage]
-    form = FORMATS[storage.format]
-    return form.codes is not None and (form.group > 0 or storage.cols <= LONGEST_SUM)
+    return FORMATS[module.storages[module.weights[weight].storage].format].codes is not None

@@ -67,18 +67,19 @@ void multiply(const Kernels& kernels, const Matrix& matrix, int rows, Random& ra
 
 void multiply_int8(const Kernels& kernels, const Matrix& matrix, int rows, Random& random) {
     const size_t stride = static_cast<size_t>(padded(matrix.cols)), sums_stride = sums_of_row(matrix.blocks), n = static_cast<size_t>(rows);
+    const size_t groups = static_cast<size_t>(int_groups(matrix.blocks));
     Array<int8_t> fours(stride * n), eights(stride * n);
-    Array<float> scales(n);
+    Array<float> scales(groups * n);
     Array<int32_t> sums(sums_stride * n);
     Array<float> row(static_cast<size_t>(matrix.cols));
     for (size_t r = 0; r < n; ++r) {
         exact::fill(row, random);
         kernels.prepare_int8(row.data(), nullptr, 0, matrix.cols,
-                             {fours.data() + r * stride, eights.data() + r * stride, &scales[r], sums.data() + r * sums_stride});
+                             {fours.data() + r * stride, eights.data() + r * stride, scales.data() + r * groups, sums.data() + r * sums_stride});
     }
     const size_t width = static_cast<size_t>(matrix.panels) * PANEL;
     Array<float> out(width * n);
-    kernels.matmul_int8({&matrix, 0, matrix.panels, {fours.data(), eights.data(), stride, scales.data(), sums.data(), sums_stride},
+    kernels.matmul_int8({&matrix, 0, matrix.panels, {fours.data(), eights.data(), stride, scales.data(), groups, sums.data(), sums_stride},
                          rows, out.data(), width});
 }
 

@@ -239,7 +239,7 @@ std::vector<Columns> columns_of(const Step& step, const Executable& executable, 
     return requests;
 }
 
-// Returns how many steps were done, 0 where the step was cancelled, and the seconds that it took.
+// Returns how many steps were done, and the seconds that they took.
 std::pair<int, double> run(Bound& bound, Ints tokens, Ints positions, Ints starts, Ints counts, Ints tables, Ints offsets, Ints logit_rows, Bytes sampling,
          Array<int32_t> out_ints, Array<float> out_logprobs, Array<int32_t> top_ids, Array<float> top_logprobs,
          std::optional<Array<float>> logits, std::optional<Bytes> edits, std::optional<Ints> edit_offsets, std::optional<Ints> block_ops,
@@ -308,11 +308,11 @@ std::pair<int, double> run(Bound& bound, Ints tokens, Ints positions, Ints start
     }
     if (bound.busy.test_and_set()) throw std::runtime_error("another thread is in the middle of a step of this executable");
     const uint64_t began = now_ns();
-    bound.executable.begin();
-    int done = 0;
+    int done = 1;
     {
         nb::gil_scoped_release release;
-        done = repeat > 1 ? bound.executable.run_many(step, many) : bound.executable.run(step);
+        if (repeat > 1) done = bound.executable.run_many(step, many);
+        else bound.executable.run(step);
     }
     bound.busy.clear();
     return {done, static_cast<double>(now_ns() - began) * 1e-9};
@@ -413,7 +413,6 @@ NB_MODULE(_native, m) {
              nb::arg("columns").none() = nb::none(), nb::arg("sums") = std::vector<Array<float>>(),
              nb::arg("timing").none() = nb::none(), nb::arg("repeat") = 1, nb::arg("stops").none() = nb::none(),
              nb::arg("stop_offsets").none() = nb::none(), nb::arg("wake") = -1)
-        .def("cancel", [](Bound& b) { b.executable.cancel(); })
         .def("counters", &counters)
         .def("copy_block", [](Bound& b, int group, int from, int to) {
             block_at(b, group, from), block_at(b, group, to);

@@ -155,12 +155,16 @@ struct Expansion {
 };
 
 // ---- products of whole numbers ---------------------------------------------------------------------------------------
-// Rows that were rounded to 8 bits: whole numbers from -127 to 127, of which `scale` (of a row) is the unit, zeros behind cols.
+// Rows that were rounded to 8 bits: whole numbers from -127 to 127, zeros behind cols. A group of columns, of which the last may
+// be shorter, has a scale, which is the unit of its numbers; no unit of weights but a whole row reaches beyond a group.
 // In `eights` each eight k have the even ones first: 0, 2, 4, 6, 1, 3, 5, 7. Formats of bytes read `fours`, narrower ones `eights`.
+constexpr int INT_GROUP = 4;  // K-blocks of a group
+constexpr int int_groups(int blocks) { return (blocks + INT_GROUP - 1) / INT_GROUP; }
+
 struct IntRow {
     int8_t* fours;         // [padded(cols)], K ascending; null: not wanted
     int8_t* eights;        // likewise
-    float* scale;          // largest magnitude / 127; NaN where a number is not finite, and then all numbers are 0
+    float* scales;         // [int_groups(blocks)]: largest magnitude / 127; all NaN where a number of the row is not finite: all are 0 then
     int32_t* sums;         // [sums_of_row(blocks)]: of each K-block, then, two by two, of their halves
 };
 
@@ -168,7 +172,8 @@ struct IntRows {
     const int8_t* fours;   // [rows][stride]
     const int8_t* eights;  // [rows][stride]
     size_t stride;         // bytes
-    const float* scales;   // [rows]
+    const float* scales;   // [rows][scales_stride]
+    size_t scales_stride;
     const int32_t* sums;   // [rows][sums_stride]
     size_t sums_stride;
 };
@@ -339,13 +344,13 @@ struct Kernels {
     // of 8. Not for fp32 and fp16, nor for the values form of an exact matrix.
     void (*expand)(const Matrix&, int panel, int first, int blocks, const Expansion&) = nullptr;
 
-    // Products with rows that prepare_int8 made: for each unit (the codes that share a scale) ascending
-    // acc = fma(scale, sum of code * x, acc), then acc = fma(minimum, sum of x, acc); where a row of codes has one scale,
-    // acc = sum * scale; out = acc * the row's scale. Sums are exact.
+    // Products with rows that prepare_int8 made. In each group of x, for each unit (the codes that share a scale) ascending,
+    // acc = fma(scale, sum of code * x, acc), then acc = fma(minimum, sum of x, acc); then out = fma(the group's scale, acc, out),
+    // groups ascending. Where a row of codes has one scale, acc is the group's sum, and last out = out * scale. Sums are exact.
     void (*matmul_int8)(const IntArgs&) = nullptr;
     // As expand, with codes as bytes; gives what all codes have too much. Null: this ISA has other words.
     int (*expand_int8)(const Matrix&, int panel, int first, int blocks, const IntExpansion&) = nullptr;
-    // As prepare without rounding to bf16, then rounded to 8 bits: scale = largest magnitude / 127, numbers x * (127 / largest)
+    // As prepare without rounding to bf16, then rounded to 8 bits: a group's scale = its largest magnitude / 127, numbers x * (127 / largest)
     // to the nearest, ties to even; all 0 where the scale is.
     void (*prepare_int8)(const float* x, const float* gain, float eps, int n, const IntRow& out) = nullptr;
 };

@@ -1,6 +1,7 @@
 """Figures kept in the cache folder, a file for each machine and build. It measures nothing.
 
-Invariant: a file that is damaged, old in form or another machine's counts as none; a reader sees a whole file or none.
+Invariant: a file that is damaged, makes no sense, is old in form or another machine's counts as none; a reader sees a
+whole file or none.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from pelton.backends.cpu.probe.figures import Identity, MachineProbe
+from pelton.backends.cpu.probe.sound import sound
 from pelton.core.environment import cache_folder
 
 FORMAT = 1  # of the file and of what is measured; another number makes all files old
@@ -40,6 +42,9 @@ def load(identity: Identity) -> MachineProbe | None:
         return None
     if kept.format != FORMAT or kept.probe.identity != identity:
         _log.debug("%s is not of this machine", path)
+        return None
+    if not sound(kept.probe):
+        _log.debug("%s has figures that cannot be", path)
         return None
     return kept.probe
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 PARTS, PIECES = "parts", "pieces"  # each thread has its part; or pieces go to whoever is free
 FLOAT, INT8 = "float", "int8"
+BUSY_LOAD = 0.5  # of each allowed core
+BUSY_MARK = " (probed on a busy machine)"
 BLOCK_WEIGHTS = 32 * 16  # of a K-block of one panel (native/kernels.h)
 
 
@@ -110,7 +112,9 @@ class DiskRate:
 
 @dataclass(frozen=True, slots=True)
 class MachineProbe:
-    """All that was measured. `date`: UTC, as "2026-01-31 12:00 UTC". `quick`: fewer sizes, shorter."""
+    """All that was measured. `date`: UTC, as "2026-01-31 12:00 UTC". `quick`: fewer sizes, shorter. `load_before`: the
+    system's load of the minute before.
+    """
 
     identity: Identity
     date: str
@@ -123,3 +127,13 @@ class MachineProbe:
     expansions: tuple[ExpansionRate, ...]
     peaks: tuple[PeakRate, ...]
     disk: DiskRate
+
+    @property
+    def busy(self) -> bool:
+        """Whether others were at work, so that the figures may be too low."""
+        return self.load_before > BUSY_LOAD * self.identity.cores
+
+    @property
+    def mark(self) -> str:
+        """What stands behind whatever is told by these figures: nothing, or that they may be too low."""
+        return BUSY_MARK if self.busy else ""

@@ -75,7 +75,7 @@ def latency_command(model: str | None, model_flag: str | None, **flags: object) 
         if length + output > most:
             raise click.UsageError(f"--input-len {length} and --output-len {output} are more than the model's {most}.")
         samples = [Sample(output, prompt=random_tokens(options, length)) for _ in range(batch)]
-        figures = machine_probe(flags, _threads(flags))
+        figures = machine_probe(flags, _threads(flags), before["load_before"])
         warmups, iterations = int(str(flags["num_iters_warmup"])), int(str(flags["num_iters"]))
         with tqdm(total=warmups + iterations, unit="iter", disable=bool(flags["disable_tqdm"])) as bar:
             often = Iterations(iterations, warmups)
@@ -117,7 +117,7 @@ def throughput_command(model: str | None, model_flag: str | None, **flags: objec
     before = machine()
     with load(reference, {**flags, "max_num_seqs": _given(flags["max_num_seqs"], THROUGHPUT_SEQS)}) as llm:
         samples = workload_samples(flags, _encoder(llm), int(str(flags["num_prompts"])))
-        figures = machine_probe(flags, _threads(flags))
+        figures = machine_probe(flags, _threads(flags), before["load_before"])
         work = work_done(llm)
         try:
             table = throughput(llm, samples, _answers(flags), SystemClock(), progress=not flags["disable_tqdm"])

@@ -194,7 +194,9 @@ def _limits(flags: Flags, run: Run, table: Mapping[str, object]) -> dict[str, ob
     What must be measured is measured behind the run, when the server rests.
     """
     if run.weight_bytes and is_local(run.target.base_url):
-        figures = machine_probe(flags)
+        client = table["client"]
+        load = client.get("load_before") if isinstance(client, dict) else None
+        figures = machine_probe(flags, load_before=load)
         part = None if figures is None else serve_part(figures, run.weight_bytes, table["median_tpot_ms"])
         say_served(part)
         return part

@@ -47,7 +47,7 @@ def startup_command(model: str | None, model_flag: str | None, **flags: object) 
     cold, warm, warmups = (int(str(flags[f"num_iters_{kind}"])) for kind in ("cold", "warm", "warmup"))
     starts = Starts(cold, warm, warmups)
     before = machine()
-    figures = machine_probe(flags)
+    figures = machine_probe(flags, load_before=before["load_before"])
     with tqdm(total=starts.all, unit="start", disable=bool(flags["disable_tqdm"])) as bar:
         table = startup(str(path), starts, SystemClock(), bar.update)
     for kind in ("cold", "warm"):

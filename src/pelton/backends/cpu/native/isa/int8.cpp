@@ -1,8 +1,8 @@
 // Products of rows that were rounded to 8 bits with the integer codes of weight panels (16 outputs, one per lane).
 // What it is not: order 1. Sums of integer products are exact in 32 bits, so their order is free and every ISA takes
 // the one it is quick in; only what follows a unit (the codes that share a scale) is pinned: acc = fma(scale,
-// float(sum), acc), then with a minimum acc = fma(minimum, float(sum of x), acc), units ascending, last acc * the
-// row's scale.
+// float(sum), acc), then with a minimum acc = fma(minimum, float(sum of x), acc), units ascending; and what follows a
+// group of x: total = fma(scale of x, acc, total).
 
 #include "../kernels.h"
 #include "simd.h"
@@ -38,7 +38,7 @@ void matmul_int8(const IntArgs& a) {
     });
 }
 
-// For a matrix unit, which wants words of signed bytes.
+// For a matrix unit, which wants words of signed bytes; of a row of one scale the last blocks give it.
 #if !defined(PELTON_ISA_AVX512_VNNI)
 template <Format F>
 inline int expand_panel_int8(const uint8_t* panel, int first, int blocks, const IntExpansion& to) {
@@ -53,7 +53,7 @@ inline int expand_panel_int8(const uint8_t* panel, int first, int blocks, const 
             store(words + (2 * eighth + 1) * PANEL, floats(w[1]));
         });
     }
-    if constexpr (l.span == 0) {  // right for the row's last blocks, behind which the scales stand
+    if constexpr (l.span == 0) {  // behind the row's last blocks
         store(to.scales, load(reinterpret_cast<const float*>(panel + blocks_bytes(F, first + blocks))));
         return offset_of(F);
     }

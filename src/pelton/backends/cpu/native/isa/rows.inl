@@ -367,29 +367,30 @@ inline __m128i low_bytes(U q) {
 }
 #endif
 #if defined(PELTON_ISA_AVX512) || defined(PELTON_ISA_AVX2)
-// Sixteen small integers as bytes, in order and with the even ones of each eight first; their sum.
-inline int32_t store_bytes(U q, int8_t* fours, int8_t* eights) {
-    const __m128i bytes = low_bytes(q);
-    if (fours) _mm_storeu_si128(reinterpret_cast<__m128i*>(fours), bytes);
+// The small integers of a K-block as bytes, in order and with the even ones of each eight first; the sums of its halves.
+inline void store_bytes(U low, U high, int8_t* fours, int8_t* eights, int32_t* sums) {
+    const __m256i bytes = _mm256_set_m128i(low_bytes(high), low_bytes(low));
+    if (fours) _mm256_storeu_si256(reinterpret_cast<__m256i*>(fours), bytes);
+    const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
     if (eights)
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(eights),
-                         _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)));
-    const __m128i sums = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
-    return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128;
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(eights), _mm256_shuffle_epi8(bytes, _mm256_broadcastsi128_si256(order)));
+    const __m256i raised = _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+    const __m256i halves = _mm256_add_epi64(raised, _mm256_srli_si256(raised, 8));
+    sums[0] = _mm_cvtsi128_si32(_mm256_castsi256_si128(halves)) - 16 * 128;
+    sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(halves, 1)) - 16 * 128;
 }
 #else
-inline int32_t store_bytes(U q, int8_t* fours, int8_t* eights) {
+inline void store_bytes(U low, U high, int8_t* fours, int8_t* eights, int32_t* sums) {
     constexpr int order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
-    int32_t lanes[LANES], sum = 0;
-    store(reinterpret_cast<float*>(lanes), floats(q));
-    for (int i = 0; i < LANES; ++i) {
-        if (fours)
-            fours[i] = static_cast<int8_t>(lanes[i]);
-        if (eights)
-            eights[i] = static_cast<int8_t>(lanes[i / 8 * 8 + order[i % 8]]);
-        sum += lanes[i];
+    int32_t numbers[BLOCK];
+    store(reinterpret_cast<float*>(numbers), floats(low));
+    store(reinterpret_cast<float*>(numbers + LANES), floats(high));
+    sums[0] = sums[1] = 0;
+    for (int i = 0; i < BLOCK; ++i) {
+        if (fours) fours[i] = static_cast<int8_t>(numbers[i]);
+        if (eights) eights[i] = static_cast<int8_t>(numbers[i / 8 * 8 + order[i % 8]]);
+        sums[i / LANES] += static_cast<int8_t>(numbers[i]);  // of a number that is not finite anything
     }
-    return sum;
 }
 #endif
 
@@ -402,33 +403,51 @@ inline V normed_part(const float* x, const float* gain, V inverse, int i, int n)
     return left < LANES ? where_lanes(0, left, y, zero()) : y;
 }
 
+static float largest_lane(V x) {  // of magnitudes
+#if defined(PELTON_ISA_AVX512)
+    return _mm512_reduce_max_ps(x.v);
+#else
+    float lanes[LANES], largest = 0.0f;
+    store(lanes, x);
+    for (float lane : lanes) largest = lane > largest ? lane : largest;
+    return largest;
+#endif
+}
+
 static void prepare_int8(const float* x, const float* gain, float eps, int n, const IntRow& out) {
+    constexpr int parts = INT_GROUP * BLOCK / LANES;
     const V inverse = set1(gain ? inverse_rms(x, eps, n) : 1.0f);
-    const int width = padded(n), blocks = width / BLOCK;
-    V most = zero(), faults = zero();  // the second is NaN where a number is not finite
-    for (int i = 0; i < n; i += LANES) {
-        const V y = normed_part(x, gain, inverse, i, n);
-        most = max(floats(uand(bits(y), uset1(0x7fffffffu))), most);
-        faults = fma(y, zero(), faults);
-    }
-    float lanes[LANES], bad[LANES], largest = 0.0f;
-    store(lanes, most);
-    store(bad, faults);
-    bool finite = true;
-    for (int i = 0; i < LANES; ++i) {
-        largest = lanes[i] > largest ? lanes[i] : largest;
-        finite = finite && bad[i] == bad[i];
-    }
-    const float scale = largest / 127.0f;
-    *out.scale = finite ? scale : float_of(0x7fc00000u);
-    const bool any = finite && scale != 0.0f;
-    const V factor = set1(any ? 127.0f / largest : 0.0f);
     const V magic = set1(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-    for (int i = 0; i < width; i += LANES) {
-        const V y = any ? normed_part(x, gain, inverse, i, n) : zero();
-        const U q = usub(bits(add(mul(y, factor), magic)), bits(magic));
-        const int half = i / LANES;
-        out.sums[blocks + half] = store_bytes(q, out.fours ? out.fours + i : nullptr, out.eights ? out.eights + i : nullptr);
-        if (half % 2) out.sums[half / 2] = out.sums[blocks + half - 1] + out.sums[blocks + half];
+    const int width = padded(n), blocks = width / BLOCK;
+    V faults = zero();  // NaN where a number is not finite
+    for (int group = 0, i = 0; i < width; ++group) {
+        V y[parts], most = zero();
+        const bool whole = n - i >= parts * LANES;
+        for (int part = 0; part < parts; ++part) {
+            const int at = i + part * LANES;
+            if (!whole) y[part] = normed_part(x, gain, inverse, at, n);
+            else y[part] = gain ? mul(mul(load(x + at), inverse), load(gain + at)) : load(x + at);
+            most = max(floats(uand(bits(y[part]), uset1(0x7fffffffu))), most);
+            faults = fma(y[part], zero(), faults);
+        }
+        const float largest = largest_lane(most), scale = largest / 127.0f;
+        out.scales[group] = scale;
+        const V factor = set1(scale != 0.0f ? 127.0f / largest : 0.0f);
+        for (int part = 0; part < parts && i < width; part += 2, i += BLOCK) {
+            auto whole_numbers = [&](V v) { return usub(bits(add(mul(v, factor), magic)), bits(magic)); };
+            int32_t* halves = out.sums + blocks + i / LANES;
+            store_bytes(whole_numbers(y[part]), whole_numbers(y[part + 1]), out.fours ? out.fours + i : nullptr,
+                        out.eights ? out.eights + i : nullptr, halves);
+            out.sums[i / BLOCK] = halves[0] + halves[1];
+        }
     }
+    float lanes[LANES];
+    store(lanes, faults);
+    bool finite = true;
+    for (float lane : lanes) finite = finite && lane == lane;
+    if (finite) return;
+    for (int8_t* numbers : {out.fours, out.eights})
+        if (numbers) std::memset(numbers, 0, static_cast<size_t>(width));
+    std::memset(out.sums, 0, sums_of_row(blocks) * sizeof(int32_t));
+    for (int group = 0; group < int_groups(blocks); ++group) out.scales[group] = float_of(0x7fc00000u);
 }

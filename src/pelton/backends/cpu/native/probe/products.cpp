@@ -23,7 +23,7 @@ constexpr size_t SLACK = size_t{64} << 10;  // behind the weights: kernels ask f
 struct Work {
     Work(Format format, int count, int rows)
         : weights(panel_bytes(format, PRODUCT_BLOCKS) * static_cast<size_t>(count) + SLACK), x(of_rows(rows, COLS * 4)), x16(of_rows(rows, COLS * 2)),
-          fours(of_rows(rows, COLS)), eights(of_rows(rows, COLS)), scales(of_rows(rows, 4)), sums(of_rows(rows, sums_of_row(PRODUCT_BLOCKS) * 4)),
+          fours(of_rows(rows, COLS)), eights(of_rows(rows, COLS)), scales(of_rows(rows, size_t{4} * int_groups(PRODUCT_BLOCKS))), sums(of_rows(rows, sums_of_row(PRODUCT_BLOCKS) * 4)),
           out(of_rows(rows, static_cast<size_t>(count) * PANEL * 4)) {
         matrix.format = format;
         matrix.rows = count * PANEL;
@@ -67,6 +67,7 @@ struct Work {
         args.x.eights = reinterpret_cast<const int8_t*>(eights.data());
         args.x.stride = COLS;
         args.x.scales = scales.floats();
+        args.x.scales_stride = static_cast<size_t>(int_groups(PRODUCT_BLOCKS));
         args.x.sums = reinterpret_cast<const int32_t*>(sums.data());
         args.x.sums_stride = sums_of_row(PRODUCT_BLOCKS);
         args.rows = rows;

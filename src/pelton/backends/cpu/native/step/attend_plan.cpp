@@ -4,8 +4,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 namespace pelton {
+
+namespace {
+
+void largest_first(std::vector<AttendItem>& items) {
+    auto before = [](const AttendItem& a, const AttendItem& b) {
+        if (a.size != b.size) return a.size > b.size;
+        return std::tie(a.which, a.kv_head, a.chunk, a.from) < std::tie(b.which, b.kv_head, b.chunk, b.from);
+    };
+    if (!std::is_sorted(items.begin(), items.end(), before)) std::sort(items.begin(), items.end(), before);
+}
+
+}  // namespace
 
 void AttendPlan::make(const AttendShape& shape, const AttendSequences& step) {
     shape_ = shape;
@@ -21,6 +34,8 @@ void AttendPlan::make(const AttendShape& shape, const AttendSequences& step) {
     place_sets(step);
     add_shared();
     add_own();
+    largest_first(shared);
+    largest_first(own);
 }
 
 void AttendPlan::add_lanes(const AttendSequences& step) {
@@ -50,6 +65,11 @@ void AttendPlan::add_lanes(const AttendSequences& step) {
 // The end of what a lane's rows see of a chunk.
 int AttendPlan::end_tile(const AttendLane& lane, int chunk) const {
     return std::min((chunk + 1) * CHUNK_TILES, lane.highest / TILE + 1);
+}
+
+// Tiles of a chunk that some of its rows see and that no set has.
+int AttendPlan::tiles_left(const AttendLane& lane, int chunk) const {
+    return std::max(0, end_tile(lane, chunk) - std::max(part(lane, chunk).tile, lane.lowest / TILE));
 }
 
 // ---- who shares what -------------------------------------------------------------------------------------------------
@@ -188,24 +208,30 @@ void AttendPlan::place_sets(const AttendSequences& step) {
 
 void AttendPlan::add_shared() {
     for (size_t i = 0; i < sets.size(); ++i) {
-        const int pieces = (sets[i].count + ATTEND_ROWS - 1) / ATTEND_ROWS;
-        for (int piece = 0; piece < pieces; ++piece)
+        const int pieces = (sets[i].count + ATTEND_ROWS - 1) / ATTEND_ROWS, tiles = sets[i].last - sets[i].first;
+        for (int piece = 0; piece < pieces; ++piece) {
+            const int from = sets[i].count * piece / pieces, to = sets[i].count * (piece + 1) / pieces;
             for (int head = 0; head < shape_.kv_heads; ++head)
-                shared.push_back({static_cast<int>(i), head, -1, sets[i].count * piece / pieces, sets[i].count * (piece + 1) / pieces});
+                shared.push_back({static_cast<int>(i), head, -1, from, to, int64_t{to - from} * tiles});
+        }
     }
 }
 
 void AttendPlan::add_own() {
     for (size_t i = 0; i < lanes.size(); ++i) {
         const AttendLane& lane = lanes[i];
-        const int which = static_cast<int>(i), step = lane.tree ? TREE_ROWS : lane.rows;
+        const int which = static_cast<int>(i), step = lane.tree ? TREE_ROWS : lane.rows, end = lane.first_chunk + lane.chunks;
+        int64_t tiles = 0;
+        for (int c = lane.first_chunk; c < end; ++c) tiles += tiles_left(lane, c);
         for (int head = 0; head < shape_.kv_heads; ++head) {
-            for (int from = 0; from < lane.rows && !lane.split; from += step)
-                own.push_back({which, head, -1, from, std::min(lane.rows, from + step)});
+            for (int from = 0; from < lane.rows && !lane.split; from += step) {
+                const int to = std::min(lane.rows, from + step);
+                own.push_back({which, head, -1, from, to, (to - from) * tiles});
+            }
             if (!lane.split) continue;
             merges.push_back({which, head, -1, 0, lane.rows});
-            for (int c = lane.first_chunk; c < lane.first_chunk + lane.chunks; ++c)
-                if (part(lane, c).tile < end_tile(lane, c)) own.push_back({which, head, c, 0, lane.rows});
+            for (int c = lane.first_chunk; c < end; ++c)
+                if (part(lane, c).tile < end_tile(lane, c)) own.push_back({which, head, c, 0, lane.rows, int64_t{lane.rows} * tiles_left(lane, c)});
         }
     }
 }

@@ -72,6 +72,7 @@ struct AttendSet {
 // A piece of work: rows [from, to) of a set or lane for one KV head; of a lane one chunk, or all (-1).
 struct AttendItem {
     int which, kv_head, chunk, from, to;
+    int64_t size = 0;  // (row, tile) pairs that meet in it
 };
 
 class AttendPlan {
@@ -82,7 +83,7 @@ class AttendPlan {
         return parts[lane.parts + static_cast<size_t>(chunk - lane.first_chunk)];
     }
 
-    // To be carried out one list after the other; items of a list in any order.
+    // To be carried out one list after the other; items of a list in any order, the largest first: so workers end together.
     std::vector<AttendItem> shared, own, merges;
     std::vector<AttendLane> lanes;
     std::vector<AttendSet> sets;
@@ -106,6 +107,7 @@ class AttendPlan {
     void add_own();
     AttendPart& part(const AttendLane& lane, int chunk) { return parts[lane.parts + static_cast<size_t>(chunk - lane.first_chunk)]; }
     int end_tile(const AttendLane& lane, int chunk) const;
+    int tiles_left(const AttendLane& lane, int chunk) const;
     int lowest_seen(int index) const { return shape_.window && index >= shape_.window ? index - shape_.window + 1 : 0; }
 
     AttendShape shape_{};

@@ -204,7 +204,7 @@ float* Worker::lse_of(const OpRecord& op, int token) const {
 void Worker::attend(const OpRecord& op) {
     const AttendPlan& plan = x.attention_[static_cast<size_t>(op.state)];
     auto stage = [&](const std::vector<AttendItem>& items, void (Worker::*work)(const OpRecord&, const AttendItem&)) {
-        if (items.empty()) return;
+        if (late || items.empty()) return;
         parallel(static_cast<int>(items.size()), [&](int i) { (this->*work)(op, items[static_cast<size_t>(i)]); });
     };
     stage(plan.shared, &Worker::attend_shared);
@@ -218,7 +218,7 @@ void Worker::attend(const OpRecord& op) {
 // What the step's requests ask of this op: each piece is one KV head in one chunk, its rows in ascending order.
 void Worker::columns(const OpRecord& op) {
     const StateRecord& state = x.states_[static_cast<size_t>(op.state)];
-    for (int i = 0; i < step.num_columns; ++i) {
+    for (int i = 0; i < step.num_columns && !late; ++i) {
         const Columns& wanted = step.columns[i];
         if (wanted.layer != op.number) continue;
         const int last = x.indices_[static_cast<size_t>(wanted.first + wanted.rows - 1)];

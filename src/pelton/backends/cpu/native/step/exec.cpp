@@ -17,7 +17,7 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 }  // namespace
 
 Executable::Executable(const Kernels& kernels, const std::vector<int>& cores, int max_tokens, int max_rows, int vocab, bool exact)
-    : kernels_(kernels), pool_(cores), max_tokens_(max_tokens), max_rows_(max_rows), vocab_(vocab), exact_(exact) {
+    : kernels_(kernels), max_tokens_(max_tokens), max_rows_(max_rows), vocab_(vocab), exact_(exact), pool_(cores) {
     tallies_.resize(cores.size());
 }
 
@@ -178,7 +178,7 @@ void Executable::scrub_block(int state, int id) {
     std::memset(group.block(id), 0, group.block_bytes);
 }
 
-bool Executable::run(const Step& step) {
+void Executable::run(const Step& step) {
     for (int i = 0; i < step.num_block_ops; ++i) {
         const BlockOp& op = step.block_ops[i];
         if (op.kind == COPY_BLOCK) copy_block(op.group, op.source, op.target);
@@ -186,7 +186,7 @@ bool Executable::run(const Step& step) {
     }
     for (size_t i = 0; i < num_stages_ + (step.trace ? ops_.size() : 0); ++i) {
         stages_[i].taken.store(0, std::memory_order_relaxed);
-        stages_[i].done.store(0, std::memory_order_relaxed);
+        stages_[i].begun = stages_[i].done.load(std::memory_order_relaxed);
     }
     place_rows(step);
     for (size_t i = 0; i < states_.size(); ++i) {
@@ -199,13 +199,9 @@ bool Executable::run(const Step& step) {
     } context{*this, step};
     pool_.run([](void* p, int id) {
         auto& c = *static_cast<Context*>(p);
-        Tally& tally = c.executable.tallies_[static_cast<size_t>(id)];
-        const uint64_t began = now_ns();
-        Worker{c.executable, c.step, id, tally}.run();
-        tally.ran_ns += now_ns() - began;
+        Worker{c.executable, c.step, id, c.executable.tallies_[static_cast<size_t>(id)]}.run();
     }, &context);
     ++steps_;
-    return !cancelled_.exchange(false, std::memory_order_relaxed);
 }
 
 Tally Executable::total() const {

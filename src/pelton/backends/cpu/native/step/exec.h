@@ -118,9 +118,11 @@ struct alignas(64) Tally {
     uint64_t ran_ns = 0, waited_ns = 0;  // in steps, and how much of that for others
 };
 
-// Pieces of a stage that were taken and that are done.
+// Pieces of a stage that were taken, in this step, and that are done, in all steps: `begun` before this one. So whoever waits
+// for a step's pieces sees that they are done however late it looks.
 struct alignas(64) Stage {
     std::atomic<uint32_t> taken{0}, done{0};
+    uint32_t begun = 0;
 };
 
 // Rows ready for products: fp32, perhaps a copy in bf16, and their sums; or in 8 bits.
@@ -154,13 +156,9 @@ class Executable {
     void finish(size_t arena_floats);
     void allocate(const std::vector<int>& blocks);  // of each state
 
-    // False where `cancel` ended the step early: what it gave is to be thrown away.
-    bool run(const Step& step);
-    // How many steps were done, 0 where cancelled. Every row of the step decodes: one token each, whose logits are wanted.
+    void run(const Step& step);
+    // How many steps were done. Every row of the step decodes: one token each, whose logits are wanted.
     int run_many(const Step& first, const Repeat& repeat);
-    // Ends the steps that are under way, if any, at the next op of each worker. From any thread.
-    void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
-    void begin() { cancelled_.store(false, std::memory_order_relaxed); }  // who asked before now meant another step
 
     const std::vector<StateRecord>& states() const { return states_; }
     bool allocated() const { return allocated_; }
@@ -189,7 +187,6 @@ class Executable {
     }
 
     const Kernels& kernels_;
-    Pool pool_;
     int max_tokens_, max_rows_, vocab_;
     bool exact_;
     std::vector<Matrix> matrices_;
@@ -212,9 +209,9 @@ class Executable {
     std::unique_ptr<Stage[]> stages_;
     size_t num_stages_ = 0;  // of a step that is not traced; each op has one more where it is
     std::vector<Tally> tallies_;
-    std::atomic<bool> cancelled_{false};
     std::vector<int32_t> tokens_, positions_, starts_;  // of the present one of several steps
     std::vector<Sampling> sampling_;
+    Pool pool_;  // the last, which ends first: a late worker still looks at the stages
 };
 
 }  // namespace pelton

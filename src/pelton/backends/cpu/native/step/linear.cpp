@@ -34,17 +34,21 @@ void narrow(const float* from, int n, uint16_t* to) {
 // Prepared rows as bf16, where the kernels want them.
 uint16_t* Worker::rows16() { return reinterpret_cast<uint16_t*>(ready().rows16.data()); }
 
-// A row of 8 bits in the buffers of the others, where stand all rows in order, all with the even ones in front, their scales.
+// A row of 8 bits in the buffers of the others, where stand all rows in order, all with the even ones in front, their scales: less
+// than three bytes a number.
 IntRow Worker::int_row(int rows, int width, int row) const {
     const size_t numbers = static_cast<size_t>(rows) * static_cast<size_t>(width), r = static_cast<size_t>(row);
+    const size_t groups = static_cast<size_t>(int_groups(width / BLOCK));
     int8_t* fours = reinterpret_cast<int8_t*>(ready().rows.data());
     return {fours + r * static_cast<size_t>(width), fours + numbers + r * static_cast<size_t>(width),
-            reinterpret_cast<float*>(fours + 2 * numbers) + r, reinterpret_cast<int32_t*>(ready().sums.data()) + r * sums_of_row(width / BLOCK)};
+            reinterpret_cast<float*>(fours + 2 * numbers) + r * groups,
+            reinterpret_cast<int32_t*>(ready().sums.data()) + r * sums_of_row(width / BLOCK)};
 }
 
 IntRows Worker::int_rows(int rows, int width) const {
     const IntRow first = int_row(rows, width, 0);
-    return {first.fours, first.eights, static_cast<size_t>(width), first.scale, first.sums, sums_of_row(width / BLOCK)};
+    return {first.fours, first.eights, static_cast<size_t>(width), first.scales, static_cast<size_t>(int_groups(width / BLOCK)),
+            first.sums, sums_of_row(width / BLOCK)};
 }
 
 // Calls work(first, last) for runs of panels, once rows of the op's input are ready for them. A few rows each worker makes
@@ -109,7 +113,7 @@ void Worker::multiply(const OpRecord& op, const Matrix& matrix, const Part& part
         IntRows x8 = int_rows(rows, width);
         x8.fours += row * x8.stride;
         x8.eights += row * x8.stride;
-        x8.scales += row;
+        x8.scales += row * x8.scales_stride;
         x8.sums += row * x8.sums_stride;
         return x.kernels_.matmul_int8({&matrix, part.panel, part.panels, x8, part.rows, out, stride});
     }

@@ -21,11 +21,10 @@ Work& Worker::count(Kind kind, uint64_t flops, uint64_t read, uint64_t written) 
     return work;
 }
 
-// A worker that leaves early, being cancelled, leaves between ops: it holds no piece, and who is still in an op can end it.
 void Worker::run() {
     uint64_t* timing = id == 0 ? step.timing : nullptr;
     for (const auto& op : x.ops_) {
-        if (x.cancelled_.load(std::memory_order_relaxed)) return;
+        if (late) return;
         const uint64_t began = timing ? now_ns() : 0, waited = tally.waited_ns;
         compute(op);
         if (step.trace) trace(op);
@@ -34,6 +33,19 @@ void Worker::run() {
             *timing++ += tally.waited_ns - waited;
         }
     }
+    if (!late) tally.ran_ns += now_ns() - since;
+}
+
+// The end of a stage: goes on when all its pieces are done.
+void Worker::meet(const std::atomic<uint32_t>& done, uint32_t end) {
+    if (reached(done.load(std::memory_order_acquire), end)) return;
+    const uint64_t began = now_ns();
+    tally.ran_ns += began - since;
+    since = began;
+    x.pool_.leave(id);
+    await_count(done, end, step.num_tokens < MANY_ROWS ? SPIN_NS : MANY_ROWS_SPIN_NS);
+    late = !x.pool_.enter(id);
+    if (!late) tally.waited_ns += now_ns() - began;
 }
 
 void Worker::compute(const OpRecord& op) {

@@ -15,6 +15,11 @@ constexpr int HEAD_ROWS = 32;    // logit rows that share a pass over the head's
 constexpr uint64_t NORM_FLOPS = 4, LAYER_NORM_FLOPS = 7, ACTIVATION_FLOPS = 20, TABLE_FLOPS = 60, SOFTMAX_FLOPS = 20,
                    SOFTCAP_FLOPS = 20, SLOPE_FLOPS = 2, CHOICE_FLOPS = 20;
 
+// Pieces of steps with more rows take some hundred microseconds, and so do waits for them: a core that parks at each of them
+// slows down.
+constexpr int MANY_ROWS = 64;
+constexpr uint64_t MANY_ROWS_SPIN_NS = 100'000;
+
 constexpr int ROW_PIECE = 4;  // rows a worker takes at a time in stages that go by rows
 
 inline int pieces_of(int rows) { return (rows + ROW_PIECE - 1) / ROW_PIECE; }
@@ -30,10 +35,12 @@ struct Part {
 
 struct Worker {
     Executable& x;
-    const Step& step;
+    const Step step;  // a copy: the caller's is gone when a worker that comes late reads it
     int id;
     Tally& tally;
     size_t stage = 0;
+    uint64_t since = now_ns();  // what came before stands in `tally`
+    bool late = false;  // the step is over without this worker: what it points at may be gone
     bool own = false;  // this worker's own rows are those of the present products
 
     void run();
@@ -44,6 +51,7 @@ struct Worker {
     void parallel(int pieces, F work);
     template <class F>
     void guided(int pieces, int least, int part, F work);
+    void meet(const std::atomic<uint32_t>& done, uint32_t end);
     template <class F>
     void products(const OpRecord& op, int rows, const int32_t* from, int panels, F work);
 
@@ -91,34 +99,36 @@ struct Worker {
 };
 
 // A stage is over when its pieces are done, not when every worker was there: one that was not running (another process
-// had its core) holds up nobody unless it holds a piece, and catches up through the stages it missed.
+// had its core) holds up nobody unless it holds a piece. It catches up through the stages it missed, or is late.
 template <class F>
 void Worker::parallel(int pieces, F work) {
+    if (late) return;
     Stage& at = x.stages_[stage++];
-    const uint32_t total = static_cast<uint32_t>(pieces);
+    const uint32_t total = static_cast<uint32_t>(pieces), end = at.begun + total;
     for (uint32_t i = at.taken.fetch_add(1, std::memory_order_relaxed); i < total; i = at.taken.fetch_add(1, std::memory_order_relaxed)) {
         work(static_cast<int>(i));
-        if (at.done.fetch_add(1, std::memory_order_acq_rel) + 1 == total) at.done.notify_all();
+        if (at.done.fetch_add(1, std::memory_order_acq_rel) + 1 == end) at.done.notify_all();
     }
-    tally.waited_ns += await_value(at.done, total);
+    meet(at.done, end);
 }
 
 // Pieces in runs [first, last), each a `part`-th of a worker's even share of what is left, and `least` at least: long ones
 // first, as weights stream best, then ever shorter ones, so that workers of any speed end together.
 template <class F>
 void Worker::guided(int pieces, int least, int part, F work) {
+    if (late) return;
     Stage& at = x.stages_[stage++];
-    const uint32_t total = static_cast<uint32_t>(pieces), shortest = static_cast<uint32_t>(least);
+    const uint32_t total = static_cast<uint32_t>(pieces), end = at.begun + total, shortest = static_cast<uint32_t>(least);
     const uint32_t parts = static_cast<uint32_t>(part * x.threads());
     uint32_t first = at.taken.load(std::memory_order_relaxed);
     while (first < total) {
         const uint32_t left = total - first, run = std::min(left, std::max(shortest, left / parts));
         if (!at.taken.compare_exchange_weak(first, first + run, std::memory_order_relaxed)) continue;
         work(static_cast<int>(first), static_cast<int>(first + run));
-        if (at.done.fetch_add(run, std::memory_order_acq_rel) + run == total) at.done.notify_all();
+        if (at.done.fetch_add(run, std::memory_order_acq_rel) + run == end) at.done.notify_all();
         first = at.taken.load(std::memory_order_relaxed);
     }
-    tally.waited_ns += await_value(at.done, total);
+    meet(at.done, end);
 }
 
 }  // namespace pelton

@@ -9,8 +9,6 @@ namespace pelton {
 
 namespace {
 
-constexpr int SPINS = 2000;
-
 inline void pause() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -33,19 +31,15 @@ void pin(int core) {
 
 }  // namespace
 
-uint64_t await_value(const std::atomic<uint32_t>& value, uint32_t wanted) {
-    if (value.load(std::memory_order_acquire) == wanted) return 0;
-    const uint64_t began = now_ns();
-    for (int i = 0; i < SPINS; ++i) {
-        if (value.load(std::memory_order_acquire) == wanted) return now_ns() - began;
-        pause();
-    }
-    for (uint32_t now = value.load(std::memory_order_acquire); now != wanted; now = value.load(std::memory_order_acquire))
-        value.wait(now, std::memory_order_acquire);
-    return now_ns() - began;
+uint32_t await_count(const std::atomic<uint32_t>& count, uint32_t wanted, uint64_t spin_ns) {
+    uint32_t now = count.load(std::memory_order_acquire);
+    if (reached(now, wanted)) return now;
+    for (const uint64_t end = now_ns() + spin_ns; !reached(now, wanted) && now_ns() < end; now = count.load(std::memory_order_acquire)) pause();
+    for (; !reached(now, wanted); now = count.load(std::memory_order_acquire)) count.wait(now, std::memory_order_acquire);
+    return now;
 }
 
-Pool::Pool(const std::vector<int>& cores) {
+Pool::Pool(const std::vector<int>& cores) : seats_(std::make_unique<Seat[]>(cores.size())) {
     try {
         for (size_t i = 1; i < cores.size(); ++i) workers_.emplace_back(&Pool::loop, this, static_cast<int>(i), cores[i]);
     } catch (...) {
@@ -58,32 +52,54 @@ Pool::~Pool() { stop(); }
 
 void Pool::stop() {
     stopping_.store(true, std::memory_order_release);
-    started_.fetch_add(1, std::memory_order_release);
-    started_.notify_all();
+    runs_.fetch_add(1);
+    runs_.notify_all();
     for (auto& worker : workers_) worker.join();
 }
 
+// Either the caller sees that a worker is inside, or the worker sees that the run is over: all four accesses stand in one order.
 void Pool::run(void (*work)(void*, int), void* context) {
     work_ = work;
     context_ = context;
-    started_.fetch_add(1, std::memory_order_release);
-    started_.notify_all();
+    runs_.fetch_add(1);
+    runs_.notify_all();
     {
         FlushDenormals flush;
         work(context, 0);
     }
-    await_value(finished_, started_.load(std::memory_order_relaxed) * static_cast<uint32_t>(workers_.size()));
+    runs_.fetch_add(1);
+    for (size_t i = 1; i <= workers_.size(); ++i) {
+        const uint32_t moves = seats_[i].moves.load();
+        if (moves % 2) await_count(seats_[i].moves, moves + 1);
+    }
+}
+
+void Pool::leave(int worker) {
+    if (worker == 0) return;
+    std::atomic<uint32_t>& moves = seats_[static_cast<size_t>(worker)].moves;
+    moves.fetch_add(1);
+    moves.notify_one();
+}
+
+bool Pool::enter(int worker) {
+    if (worker == 0) return true;  // it is who ends the run
+    Seat& seat = seats_[static_cast<size_t>(worker)];
+    seat.moves.fetch_add(1);
+    if (runs_.load() == seat.run) return true;
+    leave(worker);
+    return false;
 }
 
 void Pool::loop(int worker, int core) {
     pin(core);
     FlushDenormals flush;
-    for (uint32_t run = 1;; ++run) {
-        await_value(started_, run);
+    Seat& seat = seats_[static_cast<size_t>(worker)];
+    for (uint32_t next = 1;; next = (seat.run + 1) | 1) {
+        seat.run = await_count(runs_, next);
         if (stopping_.load(std::memory_order_acquire)) return;
+        if (seat.run % 2 == 0 || !enter(worker)) continue;
         work_(context_, worker);
-        finished_.fetch_add(1, std::memory_order_acq_rel);
-        finished_.notify_all();
+        if (seat.moves.load(std::memory_order_relaxed) % 2) leave(worker);
     }
 }
 

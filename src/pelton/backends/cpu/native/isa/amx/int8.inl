@@ -1,9 +1,10 @@
 // Products of 8-bit rows with integer codes on the matrix unit, 64 of them at a time for each output.
 // What it is not: another arithmetic. Sums are whole numbers, so their order is free; what follows a unit (the codes that
-// share a scale) is that of every ISA. Few rows are the vectors', which need not bring each unit's sums out of a tile.
+// share a scale) and a group of x is that of every ISA. Few rows are the vectors', which need not bring each unit's sums out of a tile.
 
 // Codes of a strip as signed bytes, [blocks][8 words][16][4].
 struct AmxBytes {
+    static_assert(AMX_STRIP % INT_GROUP == 0);
     alignas(64) int8_t codes[AMX_STRIP * BLOCK * PANEL];
     alignas(64) float scales[AMX_STRIP * 2 * PANEL], minima[AMX_STRIP * 2 * PANEL];
     int offset;  // what all codes have too much
@@ -16,11 +17,13 @@ struct AmxInts {
     size_t x_stride;
     const int32_t* sums;  // of x, of the strip's first K-block or half
     size_t sums_stride;
-    const float* x_scales;
+    const float* x_scales;  // of the strip's first group
+    size_t x_scales_stride;
     float* out;
     size_t out_stride;
     int rows, units, blocks;
     bool resumes, ends;  // blocks are not the row's first, are its last
+    bool whole;          // codes have one scale for all of the row, which waits until its end
 };
 
 // Sums in tiles 0..3; x and codes of one K-block or half in 4 and 6, of two K-blocks in 5 and 7.
@@ -74,22 +77,38 @@ inline V amx_whole(const int32_t* sums, int32_t too_much) {
     return load(whole);
 }
 
-inline void amx_int_join(const AmxInts& a, AmxUnit kind, int first, int count, const int32_t* sums) {
+// A group of x goes onto the outputs; `last`: the strip's.
+inline void amx_int_group(const AmxInts& a, int row, int group, bool last, V acc) {
+    const size_t r = static_cast<size_t>(row);
+    float* out = a.out + r * a.out_stride;
+    const V scale = set1(a.x_scales[r * a.x_scales_stride + static_cast<size_t>(group)]);
+    V total = fma(scale, acc, a.resumes || group ? load(out) : zero());
+    if (a.whole && a.ends && last) total = mul(total, load(a.bytes.scales));
+    store(out, total);
+}
+
+// accs: where a group goes on behind these units, what it has so far.
+inline void amx_int_join(const AmxInts& a, AmxUnit kind, int first, int count, const int32_t* sums, float* accs) {
+    const int of_group = kind.halves ? 2 * INT_GROUP : INT_GROUP / kind.blocks;
     for (int r = 0; r < a.rows; ++r) {
-        float* out = a.out + static_cast<size_t>(r) * a.out_stride;
-        V acc = a.resumes || first ? load(out) : zero();
+        V acc = first % of_group ? load(accs + r * PANEL) : zero();
         for (int u = 0; u < count; ++u) {
             const int unit = first + u, sum_x = amx_int_sum_of_x(a, kind, r, unit);
-            acc = fma(load(a.bytes.scales + unit * PANEL), amx_whole(sums + (u * TILE_ROWS + r) * PANEL, a.bytes.offset * sum_x), acc);
+            const V sum = amx_whole(sums + (u * TILE_ROWS + r) * PANEL, a.bytes.offset * sum_x);
+            acc = a.whole ? sum : fma(load(a.bytes.scales + unit * PANEL), sum, acc);
             if (kind.minima) acc = fma(load(a.bytes.minima + unit * PANEL), set1(static_cast<float>(sum_x)), acc);
+            const bool last = unit + 1 == a.units;
+            if (!last && (unit + 1) % of_group) continue;
+            amx_int_group(a, r, unit / of_group, last, acc);
+            acc = zero();
         }
-        if (a.ends && first + count == a.units) acc = mul(acc, set1(a.x_scales[r]));
-        store(out, acc);
+        store(accs + r * PANEL, acc);
     }
 }
 
 inline void amx_int_units(const AmxInts& a, AmxUnit kind) {
     alignas(64) int32_t sums[2][AMX_UNITS * TILE_ROWS * PANEL];
+    alignas(64) float accs[TILE_ROWS * PANEL];
     constexpr size_t bytes = PANEL * 4, tile = TILE_ROWS * PANEL;
     for (int first = 0, turn = 0; first < a.units; first += AMX_UNITS, turn ^= 1) {
         const int count = a.units - first < AMX_UNITS ? a.units - first : AMX_UNITS;
@@ -101,20 +120,7 @@ inline void amx_int_units(const AmxInts& a, AmxUnit kind) {
         if (count > 1) tile_store<1>(sums[turn] + tile, bytes);
         if (count > 2) tile_store<2>(sums[turn] + 2 * tile, bytes);
         if (count > 3) tile_store<3>(sums[turn] + 3 * tile, bytes);
-        amx_int_join(a, kind, first, count, sums[turn]);
-    }
-}
-
-// Where all of a row's codes have one scale: out holds whole numbers until its last strip.
-inline void amx_int_whole(const AmxInts& a) {
-    if (a.resumes) tile_load<0>(a.out, a.out_stride * 4);
-    else tile_zero<0>();
-    amx_int_blocks<0>(a, 0, a.blocks);
-    tile_store<0>(a.out, a.out_stride * 4);
-    for (int r = 0; r < a.rows && a.ends; ++r) {
-        float* out = a.out + static_cast<size_t>(r) * a.out_stride;
-        const V sum = amx_whole(reinterpret_cast<const int32_t*>(out), 0);
-        store(out, mul(mul(sum, load(a.bytes.scales)), set1(a.x_scales[r])));
+        amx_int_join(a, kind, first, count, sums[turn], accs);
     }
 }
 
@@ -122,21 +128,22 @@ inline void amx_int_panel(const IntArgs& a, int panel, float* panel_out) {
     const Matrix& m = *a.matrix;
     const Layout& l = layout(m.format);
     const bool halves = l.scales == 2;
-    const AmxUnit kind{halves ? 1 : l.span, halves, l.minima};
+    const AmxUnit kind{halves ? 1 : l.span ? l.span : INT_GROUP, halves, l.minima};
     const int8_t* x = l.codes == Codes::int8 ? a.x.fours : a.x.eights;
     AmxBytes bytes;
     for (int first = 0; first < m.blocks; first += AMX_STRIP) {
         const int blocks = m.blocks - first < AMX_STRIP ? m.blocks - first : AMX_STRIP;
         bytes.offset = base().expand_int8(m, panel, first, blocks, {bytes.codes, bytes.scales, bytes.minima});
-        const int units = halves ? 2 * blocks : l.span ? (blocks + l.span - 1) / l.span : 1;
+        const int units = halves ? 2 * blocks : (blocks + kind.blocks - 1) / kind.blocks;
         for (int r = 0, shaped = 0; r < a.rows; r += TILE_ROWS) {
             const int rows = a.rows - r < TILE_ROWS ? a.rows - r : TILE_ROWS;
             if (rows != shaped) tile_shapes(amx_int_shapes(shaped = rows, halves));
             const size_t row = static_cast<size_t>(r);
             const int32_t* sums = a.x.sums + row * a.x.sums_stride + (halves ? m.blocks + 2 * first : first);
-            const AmxInts ints{bytes, x + row * a.x.stride + first * BLOCK, a.x.stride, sums, a.x.sums_stride, a.x.scales + r,
-                               panel_out + row * a.out_stride, a.out_stride, rows, units, blocks, first > 0, first + blocks == m.blocks};
-            l.span ? amx_int_units(ints, kind) : amx_int_whole(ints);
+            const float* scales = a.x.scales + row * a.x.scales_stride + first / INT_GROUP;
+            amx_int_units({bytes, x + row * a.x.stride + first * BLOCK, a.x.stride, sums, a.x.sums_stride, scales, a.x.scales_stride,
+                           panel_out + row * a.out_stride, a.out_stride, rows, units, blocks, first > 0, first + blocks == m.blocks, l.span == 0},
+                          kind);
         }
     }
 }

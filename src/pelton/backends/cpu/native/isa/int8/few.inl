@@ -18,8 +18,9 @@ struct IntStrip {
     size_t out_stride;
 };
 
-template <Format F, int R>
-void product_of_packed(const IntStrip& s) {
+// Onto acc: what the K-blocks first .. end - 1 of a unit, or one half of a block, give.
+template <Format F, int R, int HALF>
+[[gnu::always_inline]] inline void packed_unit(const IntStrip& s, int first, int end, V* acc) {
     constexpr const Layout& l = layout(F);
     constexpr int most = most_of(F), offset = offset_of(F), per_block = l.scales == 2 ? 2 : 1;
     constexpr int eighths = 4 / per_block, most_together = words_together(most) / 2;
@@ -28,47 +29,55 @@ void product_of_packed(const IntStrip& s) {
     constexpr int chains = l.span != 1 && R * parts <= 4 ? parts : 1;
     const int8_t* x = in_fours(F) ? s.x.fours : s.x.eights;
     const int32_t* sums = s.x.sums + (per_block == 2 ? s.blocks : 0);
-    V acc[R];
-    repeat<R>([&](auto r) { acc[r] = zero(); });
+    int32_t sum_x[R] = {};
+    for (int b = first; b < end; ++b)
+        repeat<R>([&](auto r) { sum_x[r] += sums[r * s.x.sums_stride + static_cast<size_t>(b * per_block + HALF)]; });
     U sum[R * chains];
-    for (int b = 0; b < s.blocks;) {
-        const int end = b + unit_blocks(F, s.blocks - b), first = b;
-        repeat<per_block>([&](auto half) __attribute__((always_inline)) {
-            int32_t sum_x[R] = {};
-            for (int i = first; i < end; ++i)
-                repeat<R>([&](auto r) { sum_x[r] += sums[r * s.x.sums_stride + static_cast<size_t>(i * per_block + half)]; });
-            repeat<R * chains>([&](auto i) { sum[i] = uset1(i < R ? static_cast<uint32_t>(-offset * sum_x[i % R]) : 0u); });
-            for (b = first; b < end; ++b) {
-                const uint8_t* block = block_at<F>(s.panel, b);
-                if constexpr (half == 0)
-                    for (size_t line = 0; line < block_bytes(F); line += 64) __builtin_prefetch(block + AHEAD + line);
-                const int8_t* from = x + b * BLOCK + half * (BLOCK / 2);
-                repeat<parts>([&](auto i) __attribute__((always_inline)) {
-                    U w[2 * together];
-                    repeat<together>([&](auto j) {
-                        words_of<F, half * eighths + i * together + j>(block, w[2 * j], w[2 * j + 1]);
-                    });
-                    repeat<R>([&](auto r) __attribute__((always_inline)) {
-                        U& to = sum[i % chains * R + r];
-                        to = dots<most, 2 * together>(to, w, from + r * s.x.stride + i * together * 8);
-                    });
-                });
-            }
-            if constexpr (chains > 1)
-                repeat<R*(chains - 1)>([&](auto i) { sum[i % R] = uadd(sum[i % R], sum[R + i]); });
-            V scale = zero(), minimum = zero();
-            load_scale<F>(s.panel, first, half, s.blocks, scale, minimum);
+    repeat<R * chains>([&](auto i) { sum[i] = uset1(i < R ? static_cast<uint32_t>(-offset * sum_x[i % R]) : 0u); });
+    for (int b = first; b < end; ++b) {
+        const uint8_t* block = block_at<F>(s.panel, b);
+        if constexpr (HALF == 0)
+            for (size_t line = 0; line < block_bytes(F); line += 64) __builtin_prefetch(block + AHEAD + line);
+        const int8_t* from = x + b * BLOCK + HALF * (BLOCK / 2);
+        repeat<parts>([&](auto i) __attribute__((always_inline)) {
+            U w[2 * together];
+            repeat<together>([&](auto j) { words_of<F, HALF * eighths + i * together + j>(block, w[2 * j], w[2 * j + 1]); });
             repeat<R>([&](auto r) __attribute__((always_inline)) {
-                if constexpr (l.span == 0)
-                    acc[r] = mul(from_i32(sum[r]), scale);
-                else
-                    acc[r] = fma(scale, from_i32(sum[r]), acc[r]);
-                if constexpr (l.minima)
-                    acc[r] = fma(minimum, set1(static_cast<float>(sum_x[r])), acc[r]);
+                U& to = sum[i % chains * R + r];
+                to = dots<most, 2 * together>(to, w, from + r * s.x.stride + i * together * 8);
             });
         });
     }
-    repeat<R>([&](auto r) { store(s.out + r * s.out_stride, mul(acc[r], set1(s.x.scales[r]))); });
+    if constexpr (chains > 1)
+        repeat<R*(chains - 1)>([&](auto i) { sum[i % R] = uadd(sum[i % R], sum[R + i]); });
+    V scale = zero(), minimum = zero();
+    if constexpr (l.span != 0) load_scale<F>(s.panel, first, HALF, s.blocks, scale, minimum);
+    repeat<R>([&](auto r) __attribute__((always_inline)) {
+        if constexpr (l.span == 0) acc[r] = from_i32(sum[r]);
+        else acc[r] = fma(scale, from_i32(sum[r]), acc[r]);
+        if constexpr (l.minima) acc[r] = fma(minimum, set1(static_cast<float>(sum_x[r])), acc[r]);
+    });
+}
+
+template <Format F, int R>
+void product_of_packed(const IntStrip& s) {
+    constexpr const Layout& l = layout(F);
+    V total[R], acc[R];
+    repeat<R>([&](auto r) { total[r] = zero(); });
+    for (int b = 0, group = 0; b < s.blocks; ++group) {
+        const int end = s.blocks - b < INT_GROUP ? s.blocks : b + INT_GROUP;
+        repeat<R>([&](auto r) { acc[r] = zero(); });
+        while (b < end) {
+            const int first = b;
+            b += unit_blocks(F, end - b);
+            packed_unit<F, R, 0>(s, first, b, acc);
+            if constexpr (l.scales == 2) packed_unit<F, R, 1>(s, first, b, acc);
+        }
+        repeat<R>([&](auto r) { total[r] = fma(set1(s.x.scales[r * s.x.scales_stride + static_cast<size_t>(group)]), acc[r], total[r]); });
+    }
+    V scale = zero(), minimum = zero();
+    if constexpr (l.span == 0) load_scale<F>(s.panel, 0, 0, s.blocks, scale, minimum);
+    repeat<R>([&](auto r) { store(s.out + r * s.out_stride, l.span == 0 ? mul(total[r], scale) : total[r]); });
 }
 
 // rows: 1 .. PACKED_ROWS.
@@ -85,7 +94,7 @@ void product_of_few(IntStrip s, int rows) {
         rows -= now;
         s.x.fours += static_cast<size_t>(now) * s.x.stride;
         s.x.eights += static_cast<size_t>(now) * s.x.stride;
-        s.x.scales += now;
+        s.x.scales += static_cast<size_t>(now) * s.x.scales_stride;
         s.x.sums += static_cast<size_t>(now) * s.x.sums_stride;
         s.out += static_cast<size_t>(now) * s.out_stride;
     }

@@ -10,20 +10,23 @@ constexpr int INT_ROWS = 4, INT_PANELS = 1, INT_BLOCKS = 24;
 #endif
 constexpr int WORDS = BLOCK / 4;  // of a K-block and lane
 
+static_assert(INT_BLOCKS % NESTED_BLOCKS == 0 && NESTED_BLOCKS % INT_GROUP == 0);
+
 // Codes of a range of K-blocks of some panels, a word after the other, and scales and minima of its units.
 struct Bytes {
     alignas(64) uint8_t words[INT_PANELS][INT_BLOCKS * WORDS * 4 * PANEL];
     alignas(64) float scales[INT_PANELS][INT_BLOCKS * 2 * PANEL];
     alignas(64) float minima[INT_PANELS][INT_BLOCKS * 2 * PANEL];
-    int units, unit_words, all_words;  // words of a unit; the last may have fewer
+    int all_words;
     bool resumes, ends;  // whether there are blocks in front of the range, and whether it is the last
 };
 
 // Of a group of rows: where they are read and written, and what their sums begin with.
-struct IntGroup {
+struct IntTile {
     const int8_t* x;
     size_t stride;
     const float* scales;
+    size_t scales_stride;
     float* out;
     size_t out_stride;
     const int32_t (*starts)[INT_BLOCKS * 2]; // of each unit: minus offset * sum of x
@@ -31,7 +34,7 @@ struct IntGroup {
 
     void advance(int rows) {
         x += static_cast<size_t>(rows) * stride;
-        scales += rows;
+        scales += static_cast<size_t>(rows) * scales_stride;
         out += static_cast<size_t>(rows) * out_stride;
         starts += rows;
         sums += rows;
@@ -43,60 +46,65 @@ struct Starts {
     alignas(64) float sums[INT_ROWS][INT_BLOCKS * 2];
 };
 
-// How sums are joined: no minima, minima, or one scale for the whole row, so that integers go from range to range.
+// How sums are joined: no minima, minima, or one scale for the whole row, which waits until its end. A group's sum is whole and
+// below 2^24, so that in the last case it may be added up in fp32 as well, a K-block at a time.
 enum class Ends { scale, minimum, whole };
 
-template <int MOST, Ends ENDS, int R, int P>
-void product_of_bytes(const Bytes& b, const IntGroup& g) {
+// UNIT: words of a unit; a group's last may have fewer.
+template <int MOST, Ends ENDS, int UNIT, int R, int P>
+void product_of_bytes(const Bytes& b, const IntTile& t) {
     constexpr int together = words_together(MOST) < 4 ? words_together(MOST) : 4;
     V acc[R * P];
     U sum[R * P];
-    auto place = [&](int r, int p) { return g.out + static_cast<size_t>(r) * g.out_stride + p * PANEL; };
-    repeat<R>([&](auto r) { repeat<P>([&](auto p) { acc[r * P + p] = b.resumes ? load(place(r, p)) : zero(); }); });
-    const int8_t* x = g.x;
+    const int8_t* x = t.x;
     const uint8_t* words = b.words[0];
-    int left = b.all_words;
-    for (int unit = 0; unit < b.units; ++unit) {
-        repeat<R>([&](auto r) {
-            repeat<P>([&](auto p) {
-                sum[r * P + p] = uset1(static_cast<uint32_t>(g.starts[r][unit]));
-                if constexpr (ENDS == Ends::whole) sum[r * P + p] = uadd(sum[r * P + p], bits(acc[r * P + p]));
+    int unit = 0, left = b.all_words;
+    for (int group = 0; left > 0; ++group) {
+        int of_group = left < INT_GROUP * WORDS ? left : INT_GROUP * WORDS;
+        left -= of_group;
+        repeat<R * P>([&](auto i) { acc[i] = zero(); });
+        for (; of_group > 0; ++unit) {
+            const int here = UNIT <= WORDS || of_group > UNIT ? UNIT : of_group;
+            of_group -= here;
+            repeat<R>([&](auto r) {
+                repeat<P>([&](auto p) {  // no codes with minima have an offset
+                    sum[r * P + p] = uset1(ENDS == Ends::minimum ? 0u : static_cast<uint32_t>(t.starts[r][unit]));
+                });
             });
-        });
-        const int here = left < b.unit_words ? left : b.unit_words;
-        left -= here;
-        for (int i = 0; i < here; i += together, x += together * 4, words += together * 4 * PANEL) {
-            U w[P][together];
-            repeat<P>([&](auto p) {
-                repeat<together>([&](auto j) { w[p][j] = uload(words + p * sizeof b.words[0] + j * 4 * PANEL); });
-            });
-            repeat<R>([&](auto r) __attribute__((always_inline)) {
-                repeat<P>([&](auto p) __attribute__((always_inline)) {
-                    sum[r * P + p] = dots<MOST, together>(sum[r * P + p], w[p], x + r * g.stride);
+            for (int i = 0; i < here; i += together, x += together * 4, words += together * 4 * PANEL) {
+                U w[P][together];
+                repeat<P>([&](auto p) {
+                    repeat<together>([&](auto j) { w[p][j] = uload(words + p * sizeof b.words[0] + j * 4 * PANEL); });
+                });
+                repeat<R>([&](auto r) __attribute__((always_inline)) {
+                    repeat<P>([&](auto p) __attribute__((always_inline)) {
+                        sum[r * P + p] = dots<MOST, together>(sum[r * P + p], w[p], x + r * t.stride);
+                    });
+                });
+            }
+            repeat<P>([&](auto p) __attribute__((always_inline)) {
+                const V scale = load(b.scales[p] + unit * PANEL);
+                repeat<R>([&](auto r) __attribute__((always_inline)) {
+                    V& to = acc[r * P + p];
+                    if constexpr (ENDS == Ends::whole) to = add(to, from_i32(sum[r * P + p]));
+                    else to = fma(scale, from_i32(sum[r * P + p]), to);
+                    if constexpr (ENDS == Ends::minimum)
+                        to = fma(load(b.minima[p] + unit * PANEL), set1(t.sums[r][unit]), to);
                 });
             });
         }
-        repeat<P>([&](auto p) __attribute__((always_inline)) {
-            const V scale = load(b.scales[p] + unit * PANEL);
-            repeat<R>([&](auto r) __attribute__((always_inline)) {
-                V& to = acc[r * P + p];
-                if constexpr (ENDS == Ends::whole) to = floats(sum[r * P + p]);
-                else to = fma(scale, from_i32(sum[r * P + p]), to);
-                if constexpr (ENDS == Ends::minimum)
-                    to = fma(load(b.minima[p] + unit * PANEL), set1(g.sums[r][unit]), to);
+        const bool starts = !b.resumes && group == 0;
+        repeat<R>([&](auto r) __attribute__((always_inline)) {
+            const V scale = set1(t.scales[r * t.scales_stride + static_cast<size_t>(group)]);
+            repeat<P>([&](auto p) __attribute__((always_inline)) {
+                float* place = t.out + static_cast<size_t>(r) * t.out_stride + p * PANEL;
+                V total = fma(scale, acc[r * P + p], starts ? zero() : load(place));
+                if constexpr (ENDS == Ends::whole)
+                    if (b.ends && left == 0) total = mul(total, load(b.scales[p]));
+                store(place, total);
             });
         });
     }
-    repeat<R>([&](auto r) {
-        repeat<P>([&](auto p) {
-            V y = acc[r * P + p];
-            if (b.ends) {
-                if constexpr (ENDS == Ends::whole) y = mul(from_i32(bits(y)), load(b.scales[p]));
-                y = mul(y, set1(g.scales[r]));
-            }
-            store(place(r, p), y);
-        });
-    });
 }
 
 template <Format F>
@@ -134,53 +142,60 @@ inline void row_scale(const uint8_t* panel, int blocks, float* to) {
 // What the sums of n rows begin with in K-blocks first .. first + blocks - 1.
 template <Format F>
 inline void start_sums(const IntRows& x, int first, int all, int blocks, int n, Starts& to) {
-    constexpr int per_block = layout(F).scales == 2 ? 2 : 1;
+    constexpr const Layout& l = layout(F);
+    constexpr int per_block = l.scales == 2 ? 2 : 1;
+    const auto join = [&](int r, int unit, int32_t sum) {
+        if constexpr (l.minima) to.sums[r][unit] = static_cast<float>(sum);
+        else to.whole[r][unit] = -offset_of(F) * sum;
+    };
     for (int r = 0; r < n; ++r) {
         const int32_t* row = x.sums + static_cast<size_t>(r) * x.sums_stride;
         const int32_t* sums = row + (per_block == 2 ? all : 0) + first * per_block;
-        int unit = 0;
-        for (int b = 0; b < blocks * per_block; ++unit) {
-            const int end = b + (per_block == 2 ? 1 : unit_blocks(F, blocks - b));
+        if constexpr (per_block == 2 || l.span <= 1) {
+            for (int unit = 0; unit < blocks * per_block; ++unit) join(r, unit, sums[unit]);
+            continue;
+        }
+        for (int b = 0, unit = 0; b < blocks; ++unit) {
+            const int end = b + unit_blocks(F, blocks - b);
             int32_t sum = 0;
             for (; b < end; ++b) sum += sums[b];
-            to.whole[r][unit] = -offset_of(F) * sum;
-            to.sums[r][unit] = static_cast<float>(sum);
+            join(r, unit, sum);
         }
     }
 }
 
 // rows: 1 .. INT_ROWS; numbers between take two calls.
-template <int MOST, Ends ENDS, int P>
-void product_of_group_bytes(const Bytes& b, IntGroup& g, int rows) {
+template <int MOST, Ends ENDS, int UNIT, int P>
+void product_of_tile(const Bytes& b, IntTile& t, int rows) {
     if (rows == INT_ROWS)
-        return product_of_bytes<MOST, ENDS, INT_ROWS, P>(b, g);
+        return product_of_bytes<MOST, ENDS, UNIT, INT_ROWS, P>(b, t);
     while (rows > 0) {
         const int now = rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
         if (now == 4)
-            product_of_bytes<MOST, ENDS, 4, P>(b, g);
+            product_of_bytes<MOST, ENDS, UNIT, 4, P>(b, t);
         else if (now == 2)
-            product_of_bytes<MOST, ENDS, 2, P>(b, g);
+            product_of_bytes<MOST, ENDS, UNIT, 2, P>(b, t);
         else
-            product_of_bytes<MOST, ENDS, 1, P>(b, g);
+            product_of_bytes<MOST, ENDS, UNIT, 1, P>(b, t);
         rows -= now;
-        g.advance(now);
+        t.advance(now);
     }
 }
 
 template <Format F, int P>
 void product_in_ranges(const IntStrip& s, size_t panel_stride, int rows) {
     constexpr const Layout& l = layout(F);
-    constexpr int whole_blocks = head_blocks(F) ? head_blocks(F) : 1, most = most_of(F);
+    constexpr int whole_blocks = l.nested ? NESTED_BLOCKS : INT_GROUP, most = most_of(F);
     constexpr Ends ends = l.span == 0 ? Ends::whole : l.minima ? Ends::minimum : Ends::scale;
+    constexpr int unit = l.scales == 2 ? WORDS / 2 : l.span == 0 ? WORDS : l.span * WORDS;
+    static_assert(!l.minima || offset_of(F) == 0);
     Bytes bytes;
     Starts starts;
     const int ranges = (s.blocks + INT_BLOCKS - 1) / INT_BLOCKS, share = (s.blocks + ranges - 1) / ranges;
     const int per = (share + whole_blocks - 1) / whole_blocks * whole_blocks;
     for (int first = 0; first < s.blocks; first += per) {
         const int blocks = s.blocks - first < per ? s.blocks - first : per;
-        bytes.unit_words = l.scales == 2 ? WORDS / 2 : l.span == 0 ? blocks * WORDS : l.span * WORDS;
         bytes.all_words = blocks * WORDS;
-        bytes.units = (bytes.all_words + bytes.unit_words - 1) / bytes.unit_words;
         bytes.resumes = first > 0;
         bytes.ends = first + blocks == s.blocks;
         for (int p = 0; p < P; ++p) expand_bytes<F>(s.panel + p * panel_stride, first, blocks, p, bytes);
@@ -188,16 +203,16 @@ void product_in_ranges(const IntStrip& s, size_t panel_stride, int rows) {
             for (int p = 0; p < P; ++p)
                 row_scale<F>(s.panel + p * panel_stride, s.blocks, bytes.scales[p]);
         const int8_t* x = (in_fours(F) ? s.x.fours : s.x.eights) + first * BLOCK;
-        IntGroup g{x, s.x.stride, s.x.scales, s.out, s.out_stride, starts.whole, starts.sums};
+        IntTile t{x, s.x.stride, s.x.scales + first / INT_GROUP, s.x.scales_stride, s.out, s.out_stride, starts.whole, starts.sums};
         IntRows left = s.x;
         for (int r = 0; r < rows; r += INT_ROWS) {
             const int n = rows - r < INT_ROWS ? rows - r : INT_ROWS;
             start_sums<F>(left, first, s.blocks, blocks, n, starts);
-            IntGroup now = g;
-            product_of_group_bytes<most, ends, P>(bytes, now, n);
-            g.advance(n);
-            g.starts = starts.whole;
-            g.sums = starts.sums;
+            IntTile now = t;
+            product_of_tile<most, ends, unit, P>(bytes, now, n);
+            t.advance(n);
+            t.starts = starts.whole;
+            t.sums = starts.sums;
             left.sums += static_cast<size_t>(n) * left.sums_stride;
         }
     }

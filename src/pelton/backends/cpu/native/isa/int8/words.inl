@@ -138,8 +138,8 @@ template <Format F, int EIGHTH>
     }
 }
 
-// K-blocks whose codes share a scale, out of n that are left; 1 also where halves of a block have their own.
+// K-blocks whose codes and numbers share scales, out of n that are left; 1 also where halves of a block have their own.
 constexpr int unit_blocks(Format format, int left) {
-    const int span = layout(format).span;
-    return span == 0 || span > left ? left : span;
+    const int span = layout(format).span ? layout(format).span : INT_GROUP;
+    return span > left ? left : span;
 }

@@ -1,0 +1,60 @@
+"""Where a step's time goes, from made-up times: what holds up a step here and there is not called the backend's own."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.backends.probed import canned
+
+from pelton.cli.measured_step import Described, Limits, Measured, sum_lines
+from pelton.measure.step_time import Shape, StepTime, step_time
+from pelton.program.module import Module
+
+OPS, STEPS, AROUND = 8, 16, 0.0001
+
+
+def timed(held_up: float) -> StepTime:
+    """Each op takes 1 ms, a quarter of it waiting; in each step another one is held up for so many seconds."""
+    ops = np.tile([0.001, 0.00025], (STEPS, OPS, 1))
+    for step in range(STEPS):
+        ops[step, step % OPS] += (held_up, held_up / 2)
+    return step_time(ops[..., 0].sum(1) + AROUND, ops, python=0.0002)
+
+
+@pytest.mark.parametrize("held_up", [0.0, 0.004])
+def test_what_holds_up_single_ops_is_theirs(held_up: float) -> None:
+    time = timed(held_up)
+    assert time.around == pytest.approx(AROUND), "and not what the medians of the ops leave"
+    assert time.waiting == pytest.approx(OPS * 0.00025 + held_up / 2)
+    assert time.kernels == pytest.approx(OPS * 0.00075 + held_up / 2)
+    assert time.step == pytest.approx(time.parts) and time.repeats == STEPS
+    assert time.ops == pytest.approx([0.001] * OPS) and time.waits == pytest.approx([0.00025] * OPS)
+
+
+def lines(time: StepTime, limits: Limits | None = None) -> dict[str, str]:
+    """The lines below the table, by their names; the step has no bytes."""
+    columns = [("linear", "", "")] * (OPS - 1) + [("head", "", "")]
+    described = Described(Module({}, {}, {}, {}, vocab=8, context=8), (), columns, {})
+    measured = Measured(described, Shape(1, 0), time, {}, limits)
+    return dict(line.split(maxsplit=1) for line in sum_lines(measured))
+
+
+def test_shares_are_of_the_same_steps() -> None:
+    shown = lines(timed(0.004))
+    shares = [float(shown[name].split()[2].rstrip("%")) for name in ("kernels", "waiting", "around")]
+    assert sum(shares) == pytest.approx(100, abs=0.2) and shares[2] < 1
+
+
+def test_a_limit_of_a_busy_probe_is_marked() -> None:
+    for load, end in ((0.0, "of it reached"), (99.0, "of it reached (probed on a busy machine)")):
+        probe = replace(canned(), load_before=load)
+        assert lines(timed(0.0), Limits(1e9, 1e9, probe))["limit"].endswith(end)
+
+
+def test_a_busy_machine_is_told() -> None:
+    quiet = timed(0.0)
+    assert not quiet.busy and "busy" not in lines(quiet)
+    taken = np.array([0.008, 0.009, 0.010, 0.012, 0.013])
+    busy = step_time(taken, np.tile([0.001, 0.0], (5, OPS, 1)), python=0.0)
+    assert busy.quartiles == pytest.approx((0.009, 0.012)) and busy.busy
+    assert lines(busy)["busy"].startswith("the machine was busy: half of the steps took 9.000 to 12.000 ms")
