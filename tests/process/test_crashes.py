@@ -54,7 +54,8 @@ def test_killed_in_the_middle(
         engine.observers.append(notes)
         before = await text_of(ask(engine, "Hello there", 20))
         answers = [ask(engine, f"Hello {place}", 1900, n=1 + place % 2) for place in range(12)]
-        await asyncio.gather(*(anext(answer) for answer in answers[:4]))
+        # Of the others some wait: for a place among four, which second answers may take before them.
+        await asyncio.gather(*(anext(answer) for answer in answers[:2]))
         first = engine.pid
         assert first is not None
         os.kill(first, number)
