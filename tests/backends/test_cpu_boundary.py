@@ -251,3 +251,9 @@ def test_free_memory_of_a_container(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert machine.free_memory() == 5500
     (tmp_path / "memory.current").write_text("99999\n")
     assert machine.free_memory() == 0
+
+
+def test_heads_are_refused_by_their_values_too() -> None:
+    attend = Op("attend", ("q",), ("o",), state="kv0", attrs={"heads": 1})
+    for value, said in ((MAX_HEAD_DIM + 2, "at most 512"), (63, "only even")):
+        assert said in (refusal(attend, {"kv0": State("kv0", KVSpec(1, 64, value), 1)}) or ""), value

@@ -1,9 +1,13 @@
 """What the kernels really do in a step against what the cost rules say, and weight bytes against the number of rows."""
 
-import pytest
-from tests.backends.mini import Piece, compiled, mini_module, random_tokens, run
+from dataclasses import replace
 
-from pelton.backends.backend import Executable
+import pytest
+from tests.backends.mini import Piece, compiled, inputs, mini_module, random_tokens, run
+from tests.program.one_op import Bench
+
+from pelton.backends.backend import CompileOptions, Executable
+from pelton.backends.cpu.backend import CpuBackend
 from pelton.checkpoint.checkpoint import open_checkpoint
 from pelton.models import build_module
 from pelton.program.costs import op_costs
@@ -96,3 +100,43 @@ def test_the_head_reads_its_matrix_once_for_32_rows() -> None:
 
     assert of_matrix(1) == of_matrix(32)
     assert of_matrix(33) == of_matrix(64) == 2 * of_matrix(1)
+
+
+def test_all_memory_is_told() -> None:
+    """Vectors beside matrices, and what attention has for chunks that meet later."""
+    module = mini_module("F32")
+    norms = sum(4 * (s.rows * s.cols) for name, s in module.storages.items() if "norm" in name)
+    executable = compiled(module, exact=True, blocks=40)
+    matrices = sum(s.nbytes for name, s in module.storages.items() if "norm" not in name)
+    assert executable.memory.weights >= matrices + norms
+    before = executable.memory.activations
+    executable.allocate((4000,))
+    assert executable.memory.activations > before, "a longer context has more chunks"
+
+
+def test_rows_are_made_ready_once_in_the_counts() -> None:
+    """However many workers do it for themselves."""
+    module = mini_module("Q4_1")
+    found = []
+    for threads in (1, 5):
+        executable = compiled(module, threads=threads, blocks=240)
+        found.append([counted(executable, [(0, 1)]) for _ in range(20)])
+    for kind in ("flops:linear", "read:linear", "read:head", "flops:head"):
+        assert {one[kind] for one in found[0]} == {one[kind] for one in found[1]}, kind
+
+
+def test_waiting_is_told_of_ops_without_products_too() -> None:
+    """Of two threads that share the rows of a step one is done before the other; no logits, so no product."""
+    bench = Bench()
+    (x, _), (y, _) = bench.rows(4096), bench.rows(4096)
+    for number in range(20):
+        (x,) = bench.builder.op("add", (x, y), (f"sum{number}",))
+    executable = CpuBackend().compile(bench.seen(x, 4096), CompileOptions(200, 8, threads=2))
+    executable.allocate(())
+    step = inputs([Piece([1] * 200, 0, range(1, 9))])
+    none = {"logit_rows": step.logit_rows[:0], "sampling": step.sampling[:0], "tables": step.tables[:0]}
+    bare = replace(step, want_logits=False, **none)  # type: ignore[arg-type]
+    for _ in range(50):
+        executable.run(bare)
+    found = executable.counters()
+    assert 0 < found["wait_ns"] < found["worker_ns"] and not found["read:linear"] and not found["read:head"]

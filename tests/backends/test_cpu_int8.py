@@ -113,3 +113,15 @@ def test_a_row_that_is_not_finite_fails_alone() -> None:
         pieces = [Piece(tokens, 0, range(10 + 4 * i, 14 + 4 * i)) for i in range(count)]
         out = run(compiled(spoilt), [*pieces, Piece([*tokens, 7], 0, range(1, 5))], logprobs=0)
         assert out.faults.tolist() == [0] * count + [1]
+
+
+@pytest.mark.parametrize("forms", [("Q4_1", "Q8_0"), ("Q8_0", "Q4_1"), ("Q8_0", "Q5_1")])
+def test_matrices_of_different_formats_share_their_rows(forms: tuple[str, str]) -> None:
+    """One op reads rows in both of their orders; its parts read each in one."""
+
+    def mixed(fused: bool) -> Module:
+        module, others = (mini_module(form, fused=fused, layers=2) for form in forms)
+        changed = {name: storage for name, storage in others.storages.items() if "v_proj" in name or "up_proj" in name}
+        return with_activations(replace(module, storages={**module.storages, **changed}), "int8")[0]
+
+    assert in_chunks(compiled(mixed(True)), 37) == in_chunks(compiled(mixed(False)))

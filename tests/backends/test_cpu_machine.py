@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pelton.backends.cpu import machine
+from pelton.core.config import MOST_THREADS
 from pelton.core.errors import SettingError
 
 
@@ -110,3 +111,19 @@ def test_memory_nodes_of_the_allowed_cores(
 def test_a_system_without_such_files_has_one_node_at_most(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_NODES", system / "nothing")
     assert machine.memory_nodes(list(range(8))) == [] and machine.machine(0).threads == 8
+
+
+def test_a_number_of_threads_is_one_that_can_be(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("0", "-1", "1.5"):
+        monkeypatch.setenv("PELTON_THREADS", text)
+        with pytest.raises(SettingError, match=f"PELTON_THREADS='{text}'"):
+            machine.worker_cores(0)
+    assert len(machine.worker_cores(MOST_THREADS)) == MOST_THREADS
+    with pytest.raises(SettingError, match=f"threads={MOST_THREADS + 1} is more than the {MOST_THREADS} supported"):
+        machine.worker_cores(MOST_THREADS + 1)
+
+
+def test_available_memory_is_in_bytes(system: Path) -> None:
+    """Within a factor of the machine's pages, of which the system counts the free ones in KiB."""
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert pages / 500 < machine.free_memory() <= pages

@@ -179,3 +179,38 @@ def test_steps_of_unlike_size_follow_each_other() -> None:
     sizes = [step.counted(pieces)[0] for pieces in (many, few, many, [many[0]], few)]
     assert sizes[0] == sizes[1] == sizes[2] == sizes[4] > sizes[3] == 0
     assert inputs(many).tables.shape == (1, 12 * 12)
+
+
+def test_a_first_block_that_differs_is_not_shared() -> None:
+    """Whatever stands behind it is the same."""
+    step = shared(mini_module(layers=1))
+    table, other = step.prompt(640), step.prompt(640, seed=1)
+    mixed = [other[0], *table[1:]]
+    pieces = [step.piece(which, 1, seed=i) for i, which in enumerate((table, mixed, table, mixed))]
+    step.counted(pieces)
+
+
+def test_without_room_for_states_everybody_reads_alone() -> None:
+    """Rows of many sequences times chunks of a long prefix: more than there is room for."""
+    executable = compiled(mini_module(layers=1), tokens=640, rows=80, blocks=420)
+    step = Shared(executable, 1)
+    table = step.prompt(6144)
+    pieces = [step.piece(table, 8, seed=i) for i in range(80)]
+    before = executable.counters()["shared_tiles"]
+    together = step.run(pieces)
+    told = executable.counters()["shared_tiles"] - before
+    assert told > 0
+    for i in (0, 7, 40, 78, 79):
+        assert step.run([pieces[i]]) == [together[i]], i
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_chunks_meet_in_their_order(exact: bool) -> None:
+    """Five chunks: by one thread one after the other, by several side by side."""
+    found = []
+    for threads in (1, 4):
+        step = shared(mini_module(layers=2), exact=exact, threads=threads)
+        table = step.prompt(2304)
+        found.append(step.run([step.piece(table, count, seed=count) for count in (1, 3)]))
+        found.append(step.run([step.piece(table, 2, seed=9)]))
+    assert found[:2] == found[2:]

@@ -172,3 +172,19 @@ def test_what_is_no_tree_is_refused(parents: list[int], what: str) -> None:
     step = every_row(inputs([Piece([1] * max(1, len(parents)), 0, TREE)]))
     with pytest.raises(ValueError, match=what):
         executable.run(replace(step, parents=np.array(parents, np.int32)))
+
+
+@pytest.mark.parametrize("parents", [[-1, 0, 0], [-1, -1], [-1, 0, 0, 2, 2], [-1, 0, 1, 1]])
+def test_the_smallest_trees(parents: list[int]) -> None:
+    """A row next to its sibling is enough to branch."""
+    module = mini_module(layers=2)
+    check(Grown(compiled(module, rows=600), module, 40), parents)
+
+
+def test_a_tree_alone_shares_with_nobody() -> None:
+    """Its rows read its prefix once among themselves, but what is counted is what several sequences have in common."""
+    module = mini_module(layers=2)
+    grown = Grown(compiled(module, rows=600), module, 512)
+    before = grown.executable.counters()["shared_tiles"]
+    grown.tree(random_tokens(6), [-1, 0, 0, 1, 1, 2])
+    assert grown.executable.counters()["shared_tiles"] == before

@@ -509,3 +509,70 @@ def test_the_identity_of_mapped_tensors_is_by_content(tmp_path: Path, monkeypatc
     time.sleep(0.01)
     first.write_bytes(bytes(200))  # what is mapped is not what its path says any more
     assert identity_of(tensors[0], read=True) is None
+
+
+def test_a_file_that_has_more_matrices_is_not_used(folder: Path) -> None:
+    wanted, part = [Wanted("a", "q8", 16, 32)], memoryview(bytes(544))
+    cache = PackedCache(LIMIT, folder)
+    folder.mkdir()
+    assert cache.write(wanted * 2, [part, part], lambda: False)
+    (folder / (name_of(wanted * 2) + ".packed")).rename(folder / (name_of(wanted) + ".packed"))
+    assert cache.open(wanted) is None and files(folder) == []
+
+
+def test_a_tenth_of_what_is_free_is_the_most(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    cache = PackedCache(LIMIT, folder)
+    assert cache.has_room(100) and not cache.has_room(101)
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    synced: list[list[str]] = []
+    fsync = os.fsync
+    monkeypatch.setattr(packed.os, "fsync", lambda file: (synced.append(files(folder)), fsync(file)))
+    assert PackedCache(LIMIT, folder).write([Wanted("a", "q8", 1, 1)], [memoryview(b"a")], lambda: False)
+    assert len(synced) == 1 and not any(name.endswith(".packed") for name in synced[0])
+
+
+def test_what_cannot_be_read_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's perhaps: no warning, and it stays."""
+    folder.mkdir()
+    wanted = [Wanted("a", "q8", 1, 1)]
+    assert PackedCache(LIMIT, folder).write(wanted, [memoryview(b"a")], lambda: False)
+    before = files(folder)
+
+    def refused(self: PackedFile, path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(PackedFile, "__init__", refused)
+    assert PackedCache(LIMIT, folder).open(wanted) is None and files(folder) == before
+
+
+ENDED = """
+import sys, time
+from pelton.backends.cpu.packed import Keeper
+def write(stopped):
+    time.sleep(0.3)
+    print("whole", flush=True)
+Keeper(write)
+"""
+
+
+def test_a_program_that_ends_without_closing_lets_it_finish() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "whole\n"
+
+
+def test_a_matrix_of_another_size_is_not_mapped(folder: Path) -> None:
+    """Nor one of a file that cannot be mapped."""
+    folder.mkdir()
+    (folder / "x").write_bytes(bytes(4096))
+    native = _native.Executable("portable", [-1], 8, 4, 32, False)
+    with (folder / "x").open("rb") as file:
+        assert native.add_packed("q8", 16, 32, file.fileno(), 0, 544) == 0
+        for size in (543, 545, 1088):
+            with pytest.raises(ValueError, match="packed bytes and shape differ"):
+                native.add_packed("q8", 16, 32, file.fileno(), 0, size)
+    with pytest.raises(MemoryError):
+        native.add_packed("q8", 16, 32, 12345, 0, 544)

@@ -9,6 +9,7 @@ import pytest
 from tests.backends.probed import MIB, canned, changed, without_disk
 
 from pelton.backends.cpu.probe import cached, disk, measure
+from pelton.backends.cpu.probe import identity as identity_module
 from pelton.backends.cpu.probe.figures import FLOAT, INT8, PARTS, PIECES, MachineProbe, Spread
 from pelton.backends.cpu.probe.identity import cpu_model, identify
 from pelton.backends.cpu.probe.measure import Effort
@@ -327,3 +328,69 @@ def test_an_identity_names_nobody() -> None:
 
 def test_a_spread_is_of_its_values() -> None:
     assert Spread.of([3.0, 1.0, 2.0], 10.0) == Spread(20.0, 10.0, 30.0, 3)
+
+
+def test_rates_are_of_their_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A K-block of one panel has 512 weights, each two FLOPs with each row."""
+
+    class Even:
+        def __init__(self, cores: list[int]) -> None:
+            self.cores = cores
+
+        def __getattr__(self, name: str) -> object:
+            return lambda *given: [1000.0] * 3
+
+    monkeypatch.setattr(measure._native, "Probe", Even)
+    found = measure.measure(TINY, threads=1)
+    assert {rate.flops_per_s.median for rate in found.products if rate.rows == 1} == {1000 * 512 * 2}
+    assert {rate.flops_per_s.median for rate in found.products if rate.rows == 3} == {1000 * 512 * 2 * 3}
+    formats = _native.packed_formats()
+    assert {rate.format: rate.weight_bytes_per_s.median for rate in found.expansions} == {
+        name: 1000.0 * size for name, size in formats.items()
+    }
+
+
+def test_another_build_is_another_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = identify().kernels
+    other = tmp_path / "other.so"
+    other.write_bytes(b"other code")
+    monkeypatch.setattr(identity_module._native, "__file__", str(other))
+    assert identify().kernels != mine
+
+
+def test_a_disk_has_what_was_written_and_memory_has_it_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the speed of memory would be told."""
+    did: list[str] = []
+    for name in ("write", "fsync", "posix_fadvise", "readv"):
+        real = getattr(os, name)
+        monkeypatch.setattr(disk.os, name, lambda *given, n=name, f=real: (did.append(n), f(*given))[1])
+    clock = FakeClock()
+    monkeypatch.setattr(disk.os, "fsync", lambda file: (did.append("fsync"), clock.advance(1.0)))
+    rate = disk.disk_rate(tmp_path, MIB, clock)
+    assert did.index("fsync") < did.index("posix_fadvise") < did.index("readv")
+    assert rate.write_bytes_per_s == pytest.approx(rate.file_bytes / 1.0), "what the disk takes to have it counts"
+
+
+def test_files_of_other_machines_have_other_names() -> None:
+    mine = identify()
+    others = [replace(mine, **{name: 7}) for name in ("cpu", "cores", "threads", "isa", "memory_gib", "kernels")]  # type: ignore[arg-type]
+    assert len({cached.probe_file(one) for one in (mine, *others)}) == 7
+
+
+def test_rates_agree_with_each_other() -> None:
+    """Two ways to measure one thing, and no product is faster than the instruction that it is made of. Of several tries
+    the best, since whatever disturbs a try makes it slower.
+    """
+    native = _native.Probe([-1])
+    size = 8 * MIB
+    once = [size / native.read_once(size, True) for _ in range(100)]
+    again = [rate for _ in range(5) for rate in native.read(size, True, 0.03)]
+    assert 1 / 1.5 < max(once) / max(again) < 1.5
+    copied = max(rate for _ in range(5) for rate in native.copy(2 * size, 0.03))
+    assert copied < 0.75 * max(again), "each byte is read and written"
+    isa = identify().isa.split("_")[0]
+    if f"{isa} fp32 fma" in _native.peak_names():
+        tries = range(5)
+        products = max(rate for _ in tries for rate in native.products(isa, "f32", 64, 0.02)) * 512 * 2 * 64
+        peak = max(rate for _ in tries for rate in native.peak(f"{isa} fp32 fma", 0.02))
+        assert 0.3 * peak < products < 1.2 * peak

@@ -1,9 +1,12 @@
 """What is made of probed figures: rates between sizes, and how near a step is to its limits."""
 
+from dataclasses import replace
+
 import pytest
-from tests.backends.probed import GIGA, MIB, canned
+from tests.backends.probed import GIGA, MIB, canned, spread
 
 from pelton.backends.cpu.probe import share
+from pelton.backends.cpu.probe.figures import INT8
 from pelton.backends.cpu.probe.limits import expansion_rate, largest, matrix_rate, read_rate
 from pelton.backends.cpu.probe.share import BANDWIDTH, EXPANSION, Turns, share_of_limit
 from pelton.core.clock import FakeClock
@@ -95,3 +98,17 @@ def test_the_real_probe_alternates() -> None:
     called: list[int] = []
     found = share_of_limit(lambda: called.append(1), 3 * MIB, weights={"q8": 1000}, threads=2)
     assert len(called) == 9 and found.read_s.lowest > 0 and found.expansion_s and found.expansion_s.lowest > 0
+
+
+def test_the_better_way_of_handing_out_counts_whatever_their_order() -> None:
+    turned = replace(PROBE, reads=PROBE.reads[::-1])
+    for probe in (PROBE, turned):
+        assert read_rate(probe, 64 * MIB) == 40 * GIGA and largest(probe).bytes_per_s.median == 20 * GIGA
+
+
+def test_other_kernels_rows_and_threads_do_not_count() -> None:
+    faster = replace(PROBE.products[0], flops_per_s=spread(1e15))
+    other, bytes_ = replace(faster, isa="avx512"), replace(faster, inputs=INT8)
+    assert matrix_rate(replace(PROBE, products=(*PROBE.products, other, bytes_))) == 640 * GIGA
+    one = replace(PROBE.reads[0], threads=1, working_set_bytes=1 << 40, bytes_per_s=spread(1e15))
+    assert largest(replace(PROBE, reads=(*PROBE.reads, one))).working_set_bytes == 256 * MIB

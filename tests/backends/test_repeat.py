@@ -11,6 +11,7 @@ from tests.program.sources import dense
 
 from pelton.backends import BACKENDS
 from pelton.backends.backend import EDIT, FAULT_BAD_LOGITS, CompileOptions, Executable, StepInputs, StepOutputs
+from pelton.backends.repeat import in_turn
 from pelton.program.module import Module
 
 STEPS = 6
@@ -175,3 +176,65 @@ def test_workers_tell_how_long_they_waited() -> None:
     after = executable.counters()
     ran, waited = (after[name] - before[name] for name in ("worker_ns", "wait_ns"))
     assert 0 <= waited < ran <= 2 * seconds * 1e9
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_block_operations_come_before_the_first_step_alone(backend: str) -> None:
+    """A block that the series writes to is scrubbed once."""
+    executable = made(backend)
+    step = decoding(executable, STEPS)
+    wanted = one_by_one(executable, step, STEPS)
+    scrub = np.array([[1, 0, 0, table(2)[0][2]]], np.int32)  # where the third sequence writes from index 64 on
+    step = decoding(executable, STEPS, block_ops=scrub)
+    same(executable.run(step), wanted)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_any_row_may_ask_for_the_most_logprobs(backend: str) -> None:
+    executable = made(backend)
+    step = decoding(executable, STEPS)
+    step.sampling["logprobs"] = (-1, 0, 1, 3)
+    found = executable.run(step)
+    assert found.top_ids.shape == (STEPS * len(LENGTHS), 3)
+    assert (found.top_ids.reshape(STEPS, len(LENGTHS), 3)[:, 3] >= 0).all()
+    same(found, one_by_one(executable, step, STEPS))
+
+
+def test_the_seconds_of_a_series_are_those_of_all_its_steps() -> None:
+    executable = made("reference")
+    step = decoding(executable, 3)
+    told: list[float] = []
+
+    def run(inputs: StepInputs) -> StepOutputs:
+        told.append(float(2 ** len(told)))
+        return replace(executable.run(inputs), seconds=told[-1])
+
+    assert in_turn(run, step).seconds == sum(told) == 7
+
+
+def test_what_is_handed_over_stays_as_it_is() -> None:
+    executable = made("reference")
+    step = decoding(executable, 3)
+    before = step.sampling.copy()
+    executable.run(step)
+    assert step.sampling.tobytes() == before.tobytes()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("row", range(len(LENGTHS)))
+def test_a_fault_of_any_row_ends_the_series(backend: str, row: int) -> None:
+    """Whichever row it is, what its step drew is not told as good."""
+    module = mini_module(fused=backend == "cpu", embedding="F32")
+    executable = made(backend, module)
+    wanted = one_by_one(executable, decoding(executable, STEPS), STEPS)
+    drawn = [one.tokens.tolist() for one in wanted]
+    known = {7, 8, 9, 10, *(token for n in LENGTHS for token in random_tokens(n, seed=n))}
+    step, bad = next(
+        (i, drawn[i][row])
+        for i in range(STEPS - 1)
+        if drawn[i][row] not in known
+        and not any(drawn[i][row] in one for one in drawn[:i])
+        and drawn[i].count(drawn[i][row]) == 1
+    )
+    found = made(backend, spoilt(module, bad))
+    same(found.run(decoding(found, STEPS)), wanted[: step + 1])

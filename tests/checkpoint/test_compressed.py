@@ -1,5 +1,6 @@
 """compressed-tensors: weights exactly what the description says, in our formats; what is not understood, refused."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +286,41 @@ def test_the_packages_own_words(tmp_path: Path, bits: int, group: int, symmetric
     entry = settings(**weights_of(bits, group, symmetric=symmetric))
     found = open_checkpoint(write(tmp_path, entry, {f"{NAME}.{name}": tensor for name, tensor in there.items()}))
     assert np.array_equal(numbers(found.tensors[f"{NAME}.weight"]), theirs)
+
+
+def test_identities_are_of_what_the_bytes_mean(tmp_path: Path) -> None:
+    """Other zero points are another weight, and so are the same bytes under other settings."""
+
+    def identity(name: str, module: Module, **weights: Any) -> str | None:
+        return identity_of(opened(tmp_path / name, module, **weights).tensors[f"{NAME}.weight"], read=True)
+
+    module = fitting(drawn(8, 128, 4, 64, "F16", zeros=True))
+    found = [identity("zero", module, **weights_of(4, 64, symmetric=False))]
+    assert module.zero is not None
+    module.zero[0, 0] = 1 - module.zero[0, 0]
+    found.append(identity("other", module, **weights_of(4, 64, symmetric=False)))
+    assert len(set(found)) == 2 and None not in found
+    plain = drawn(8, 128, 4, 64, "F16")
+    source = opened(tmp_path / "plain", plain, **weights_of(4, 64)).tensors[f"{NAME}.weight"]
+    assert isinstance(source, compressed.CompressedSource)
+    groups = [source.group, replace(source.group, form=INTEGERS), replace(source.group, symmetric=False)]
+    assert len({identity_of(replace(source, group=group), read=True) for group in groups}) == 3
+
+
+def test_scales_of_activations_that_nobody_asked_for_are_named(tmp_path: Path) -> None:
+    tensors = drawn(4, 64, 4, 32, "F16").tensors(NAME, PACKED) | {f"{NAME}.input_scale": torch.ones(1)}
+    with pytest.raises(CheckpointError, match="input_scale' belongs to a module of pack-quantized weights"):
+        open_checkpoint(write(tmp_path, settings(), tensors))
+
+
+def test_patterns_count_from_the_start_of_a_name(tmp_path: Path) -> None:
+    entry = settings()
+    entry["config_groups"]["group_0"]["targets"] = ["re:layers"]
+    with pytest.raises(CheckpointError, match="no target of quantization_config names its module"):
+        open_checkpoint(write(tmp_path, entry, drawn(4, 64, 4, 32, "F16").tensors(NAME, PACKED)))
+
+
+def test_a_group_of_mixed_ones_has_a_format(tmp_path: Path) -> None:
+    entry = settings("mixed-precision")
+    with pytest.raises(CheckpointError, match="the format of config_groups.group_0 is None"):
+        open_checkpoint(write(tmp_path, entry, drawn(4, 64, 4, 32, "F16").tensors(NAME, PACKED)))

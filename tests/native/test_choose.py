@@ -259,3 +259,15 @@ def test_how_many_logprobs_are_asked_for_changes_nothing_else(native: NativeChoi
     assert len({(c.token, c.logprob.tobytes()) for c in map(chosen, (-1, 0, 1, 20))}) == 1
     assert chosen(-1).rank == 0
     assert len({chosen(n).rank for n in (0, 1, 20)}) == 1
+
+
+def test_a_wide_tail_counts_for_top_p(native: NativeChoice) -> None:
+    """Twenty thousand tokens that are each e^-16.5 of the first are a thousandth of all together."""
+    logits = np.full(20_000, -16.5, np.float32)
+    logits[700] = 0
+    tail = 19_999 * np.exp(-16.5)
+    share = tail / (1 + tail)
+    drawn = native.draws(logits, record(top_p=1 - share / 4, seed=3), 8_000)
+    rare = drawn[drawn != 700]
+    assert len(rare) > 8_000 * share / 4, "the first alone does not reach top_p"
+    assert rare.max() < 16_000, "ties go by the lower id"

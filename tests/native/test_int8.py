@@ -121,7 +121,7 @@ def rows_at_the_edges(cols: int, rng: np.random.Generator) -> Floats:
     return x
 
 
-@pytest.mark.parametrize("cols", [1, 15, 16, 17, 31, 32, 33, 96, 259, 576])
+@pytest.mark.parametrize("cols", [1, 15, 16, 17, 31, 32, 33, 96, 259, 576, 1570])
 def test_rows_are_rounded_to_8_bits(ints: list[IntProbe], cols: int) -> None:
     x = rows_at_the_edges(cols, np.random.default_rng(5))
     expected = rounded(x)

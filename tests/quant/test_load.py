@@ -1,5 +1,6 @@
 """What settings make of a module's matrices: which are quantised, into what, in which form, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,16 +8,18 @@ import pytest
 from tests.measure.verify_parts import tiny_talker
 from tests.oracle.driver import Driver
 from tests.oracle.tiny import TOYS, prompt, save
+from tests.program.sources import drawn
 
 from pelton import LLM
 from pelton.checkpoint.checkpoint import open_checkpoint
 from pelton.core.errors import SettingError, UnknownNameError
+from pelton.core.needs import Claim
 from pelton.models import build_module
 from pelton.program.coordinates import coordinates
 from pelton.program.formats import FORMATS
 from pelton.program.module import Module
 from pelton.program.passes import run_passes
-from pelton.program.weights import CODES, VALUES
+from pelton.program.weights import CODES, VALUES, Storage
 from pelton.quant import SCHEMES, method_for, scheme_name
 from pelton.quant.load import matrices, quantised, with_form
 
@@ -179,3 +182,20 @@ def test_settings_reach_the_engine(tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingError, match=words):
             LLM(folder, **settings, **bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text", ["int4:group=32", "int4:group=64,minimum=true", "int4:group=32,head=false", "int8", "int8:group=32"]
+)
+def test_a_label_is_a_setting_with_all_that_matters(text: str) -> None:
+    assert method_for("quantization", text).label() == text
+
+
+def test_weights_rounded_to_bf16_are_a_claim() -> None:
+    """In the values form and the default arithmetic; with fp32 they are as stored."""
+    scheme = SCHEMES.get("integer_codes")()
+    storages = [Storage("w", 4, 32, drawn("w", (4, 32), "Q8_0"), form=form) for form in (CODES, VALUES)]
+    claims = [scheme.describe([storage], exact=exact).needs.claim for storage in storages for exact in (False, True)]
+    assert claims == [Claim.EXACT, Claim.EXACT, Claim.LOSSY, Claim.EXACT]
+    made = replace(storages[0], made="int8")
+    assert scheme.describe([made], exact=True).needs.claim is Claim.LOSSY

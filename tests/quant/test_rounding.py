@@ -172,3 +172,26 @@ def test_tiny_numbers_are_nothing() -> None:
     values = np.full((2, 64), 1e-37, np.float32)
     for kind in (Rounding(8, 0), Rounding(4, 32), Rounding(4, 64, True)):
         assert not decoded(quantise_rows(values, kind), kind, 64).any()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.minimum], ids=lambda kind: kind.format)
+@pytest.mark.parametrize("values", [np.linspace(1, 2, 256), np.linspace(-2, -1, 256), np.full(256, -21 * 2.0**-24)])
+def test_zero_points_fit_four_bits_whatever_the_numbers(kind: Rounding, values: np.ndarray) -> None:
+    """All of one sign, and so small that a scale loses its digits."""
+    form = FORMATS[kind.format]
+    assert form.codes is not None
+    coded = form.codes(form.blocks(quantise_rows(values.astype(np.float32)[None], kind).reshape(-1), 1, 256))
+    assert coded.minimum is not None
+    zeros = np.divide(-coded.minimum, coded.scale, out=np.zeros_like(coded.scale), where=coded.scale != 0)
+    assert zeros.min() >= 0 and zeros.max() <= 15 and np.array_equal(zeros, np.rint(zeros))
+
+
+def test_an_identity_tells_what_it_was_rounded_to() -> None:
+    class Known(type(dense("w", numbers(1)))):  # type: ignore[misc]
+        def identity(self, *, read: bool, advance: object = None) -> str | None:
+            return "one"
+
+    source = dense("w", numbers(1))
+    known = Known(source.name, source.shape, source.format, source.data)
+    found = [RoundedSource(known, kind).identity(read=True) for kind in KINDS]
+    assert len({"one", *found}) == 1 + len(KINDS)

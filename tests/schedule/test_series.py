@@ -3,6 +3,10 @@
 import pytest
 from tests.schedule.traffic import BLOCK, Traffic, in_series, make
 
+from pelton.core.config import CacheSection, ScheduleSection
+from pelton.kv.group import KVGroup
+from pelton.kv.pool import BlockPool
+from pelton.schedule.orders.fcfs import FirstComeFirstServed
 from pelton.schedule.scheduler import Scheduler
 from pelton.schedule.series import CALL_SECONDS, KEPT
 
@@ -89,3 +93,17 @@ def test_as_many_steps_as_fit_into_the_time() -> None:
     assert repeats(traffic, calls=1) == [int(CALL_SECONDS / mean)] == [2]
     scheduler.series.saw(2, 1, 100.0)
     assert repeats(traffic, calls=1) == [1]
+
+
+def test_blocks_of_every_group_are_there_for_all_of_it() -> None:
+    """The group with the fewest decides."""
+    limits = ScheduleSection(max_num_seqs=4, max_num_batched_tokens=16, max_steps_per_call=8)
+    groups = [KVGroup(BlockPool(101)), KVGroup(BlockPool(7))]
+    scheduler = Scheduler(limits, CacheSection(), FirstComeFirstServed(), groups, BLOCK, 1000)
+    scheduler.series.seconds = float("inf")
+    traffic = Traffic(scheduler, (None, None))
+    for number in range(2):
+        traffic.add(f"r{number}", [number] * (5 + number), 100, settles=0)
+    plan = traffic.step()
+    assert plan is not None and plan.repeat == 1
+    assert repeats(traffic, calls=1) == [6]
