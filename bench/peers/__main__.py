@@ -17,12 +17,13 @@ from typing import Any
 from bench import record
 from bench.peers import table
 from bench.peers.ask import Prompts
-from bench.peers.duel import MachineProbe, ProbeMachine, Sides, Surroundings, duel
+from bench.peers.duel import BUSY_SECONDS, MachineProbe, ProbeMachine, Sides, Surroundings, duel
 from bench.peers.engines import Engine, Limits, Setup, Shop
 from bench.peers.install import RECIPES, Place, Recipe, Skip, install
 from bench.peers.models import Models
 from bench.peers.plan import (
     AS_IS,
+    EACH_BLOCK,
     GEMMA,
     LEAST_PAIRS,
     LLAMA,
@@ -38,11 +39,13 @@ from bench.peers.process import ProgramError, Programs
 
 from pelton.checkpoint.checkpoint import open_checkpoint
 from pelton.core.environment import cache_folder
+from pelton.core.errors import PeltonError
 from pelton.tokenize.tokenizer import build_tokenizer
 
 NAME = "peers"
 QUICK_PROMPT, QUICK_OUTPUT, QUICK_REQUESTS = 64, 8, 4
 START_GUESS_SECONDS = {"vllm": 120.0}  # of a server; the others start within seconds
+RESTART_GUESS_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--peers", "--only", type=_names, help="some of those that --list tells, with commas")
     flags.add_argument("--scenarios", type=_names, help="some of those that --list tells, with commas")
     flags.add_argument("--best", action="store_true", help="of each aim only its best peer, as far as that is known")
+    flags.add_argument("--missing", action="store_true", help="only what bench/results lacks a figure of this commit")
     flags.add_argument("--pairs", type=int, default=LEAST_PAIRS, help=f"of each contest (default: {LEAST_PAIRS})")
     flags.add_argument("--folder", type=Path, default=cache_folder() / "bench-peers", help="environments and models")
     flags.add_argument("--smollm2", type=Path, help="the GGUF file in 4 bits, where it is not to be pulled")
@@ -118,8 +122,14 @@ def seconds_of(match: Match, pairs: int) -> float:
     elif scenario.figure == "ttft_ms":
         block = scenario.requests * (known or scenario.prompt) / 1000
     else:
-        block = (2 if scenario.kind == "disturbed" else 1) * tokens / (known or 60)
-    return (pairs + 1) * (1.6 * block + 1.0)
+        block = tokens / (known or 60)
+    seconds = (pairs + 1) * (1.6 * block + 1.0)
+    if scenario.kind == "disturbed":
+        seconds += pairs * BUSY_SECONDS
+    if scenario.restarts:
+        theirs = match.contest.how not in EACH_BLOCK and match.contest.peer not in START_GUESS_SECONDS
+        seconds += (pairs - 1) * (1 + theirs) * (0.8 * block + RESTART_GUESS_SECONDS)
+    return seconds
 
 
 def setups(match: Match) -> tuple[Setup, Setup]:
@@ -138,6 +148,7 @@ class Running:
     def __init__(self, shop: Shop) -> None:
         self._shop = shop
         self._up: dict[Setup, Engine] = {}
+        self._seconds: dict[Setup, float] = {}  # of a start
 
     def sides(self, match: Match) -> Sides:
         """Those of a contest, paused; others are ended first. Skip or ProgramError where one does not start."""
@@ -146,14 +157,17 @@ class Running:
         for setup in wanted:
             if setup not in self._up:
                 engine = self._shop.make(setup)
+                start = time.monotonic()
                 try:
                     engine.start()
                 except BaseException:
                     engine.end()
                     raise
+                self._seconds[setup] = time.monotonic() - start
                 engine.pause()
                 self._up[setup] = engine
-        return Sides(*(self._up[setup] for setup in wanted))
+        ours, theirs = wanted
+        return Sides(self._up[ours], self._up[theirs], self._seconds[theirs])
 
     def keep_only(self, wanted: set[Setup]) -> None:
         """Ends the others."""
@@ -167,6 +181,10 @@ def prompts_of(shop: Shop, model: str) -> Prompts:
     return Prompts(tokenizer.encode_prompt)
 
 
+class _Late(Skip):
+    """The time was over before the contest."""
+
+
 def run(chosen: Sequence[Match], given: Given) -> list[dict[str, Any]]:
     """Every contest; its line is kept as soon as it is measured."""
     start = time.monotonic()
@@ -177,14 +195,15 @@ def run(chosen: Sequence[Match], given: Given) -> list[dict[str, Any]]:
         before = record.machine()
         try:
             if time.monotonic() - start > given.minutes * 60:
-                raise Skip(f"the {given.minutes:g} minutes of --minutes are over")
+                raise _Late(f"the {given.minutes:g} minutes of --minutes are over")
             versions = install(given.shop.place, match.contest.peer, given.recipes[match.contest.peer])
             if match.scenario.model not in prompts:
                 prompts[match.scenario.model] = prompts_of(given.shop, match.scenario.model)
             figures, told = _measure(match, running, given, prompts[match.scenario.model])
         except Skip as reason:
-            figures, told, versions = {"skipped": str(reason)}, {}, {}
-        except (ProgramError, OSError) as error:
+            late = {table.NOT_REACHED: True} if isinstance(reason, _Late) else {}
+            figures, told, versions = {"skipped": str(reason), **late}, {}, {}
+        except (ProgramError, PeltonError, OSError, ValueError) as error:
             running.keep_only(set())  # whatever failed may have left an engine in any state
             figures, told, versions = {"skipped": f"it failed: {error}"}, {}, {}
         settings = _settings(match, {**told, "versions_of_peer": versions})
@@ -236,7 +255,7 @@ def _tell(match: Match, figures: Mapping[str, Any]) -> None:
 
 
 def _doubts(figures: Mapping[str, Any]) -> list[str]:
-    return [str(figures[name]) for name in ("flag", "not_checked") if name in figures]
+    return [str(figures[name]) for name in ("flag", "not_checked", "bounds") if name in figures]
 
 
 def dry_run(chosen: Iterable[Match], pairs: int) -> str:
@@ -271,6 +290,23 @@ def chosen_by(given: argparse.Namespace, scenarios: tuple[Scenario, ...]) -> lis
         raise SystemExit("peers: --pairs: at least one")
     chosen = matches(scenarios, given.scenarios, given.peers)
     return [match for match in chosen if match.contest.best or not given.best]
+
+
+def missing(chosen: Iterable[Match], lines: Iterable[table.Line], commit: str) -> list[Match]:
+    """Those without a line of this commit that has a figure of enough pairs."""
+    clean = commit.removesuffix("+changes")  # the lines themselves are a change
+    there = {
+        table.key_of(line)
+        for line in lines
+        if line["commit"].removesuffix("+changes") == clean
+        and line["figures"].get("ratio", {"pairs": 0})["pairs"] >= LEAST_PAIRS
+    }
+    return [match for match in chosen if _key(match) not in there]
+
+
+def _key(match: Match) -> table.Key:
+    contest = match.contest
+    return match.scenario.name, contest.precision, contest.activations, contest.peer
 
 
 def shortened(match: Match) -> Match:
@@ -312,6 +348,8 @@ def main() -> None:
         print(listing())
         return
     chosen = chosen_by(given, SCENARIOS)
+    if given.missing:
+        chosen = missing(chosen, table.read(record.RESULTS / f"{NAME}.jsonl"), record.commit())
     if given.dry_run:
         print(dry_run(chosen, given.pairs))
         return

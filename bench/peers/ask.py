@@ -9,11 +9,12 @@ import statistics
 from collections.abc import Callable, Sequence
 from random import Random
 
+import aiohttp
 from bench.peers.plan import Scenario
 from bench.peers.process import ProgramError
 
 from pelton.core.clock import SystemClock
-from pelton.measure.bench.client import Client, Target
+from pelton.measure.bench.client import Client, Target, read_stream
 from pelton.measure.bench.figures import Timing, result
 from pelton.measure.bench.load import Load, run_load
 from pelton.measure.bench.words import WORDS
@@ -21,6 +22,7 @@ from pelton.measure.bench.workload import Sample
 
 NAME = "m"  # of the served model
 WAIT_SECONDS = 0.01  # between two tries while a server starts
+CUT = "cut"  # among figures: the rate is a bound, as the answer was not whole in time
 
 Figures = dict[str, float]
 Encode = Callable[[str], Sequence[int]]
@@ -73,6 +75,41 @@ def figures_of(timings: Sequence[Timing], seconds: float) -> Figures:
 
 def _number(value: object) -> float:
     return float(str(value))
+
+
+def decoding_until(url: str, prompt: str, output: int, seconds: float) -> Figures:
+    """The rate of one answer of `output` tokens, of which only what came within `seconds` counts. Where it was not
+    whole by then, CUT is among the figures and the rate is what it was at most: the next token had still to come.
+    """
+
+    async def run() -> Figures:
+        clock = SystemClock()
+        target = Target(url, NAME, extra={"temperature": 0, "ignore_eos": True})
+        path, body = target.body(Sample(output, prompt=prompt))
+        stamped: list[tuple[float, bytes]] = []
+        timing, whole = Timing(clock.now()), False
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                aiohttp.ClientSession() as http,
+                http.post(target.url(path), json=body) as reply,
+            ):
+                reply.raise_for_status()
+                async for data in reply.content.iter_any():
+                    stamped.append((clock.now(), data))
+                whole = True
+        except TimeoutError:
+            pass  # what came counts
+        except aiohttp.ClientError as error:
+            raise ProgramError(f"{type(error).__name__}: {error}") from error
+        timing.ended = clock.now()
+        read_stream(timing, stamped)
+        if whole:
+            return figures_of([timing], timing.ended - timing.sent)
+        since = timing.pieces[0] if timing.pieces else timing.sent
+        return {"decode_tok_s": max(1, len(timing.pieces)) / (timing.ended - since), CUT: 1.0}
+
+    return asyncio.run(run())
 
 
 def served(url: str, prompts: Sequence[str], scenario: Scenario, seconds: float) -> Figures:

@@ -1,18 +1,31 @@
 """One contest, in turns: ours, the peer, ours, the peer, ..., each block between two probes of the machine.
 
 Whoever is not measured is stopped. A ratio is that of a pair, so that a machine which changes from second to second
-changes both; medians and extremes of the pairs are told. It starts no engine and keeps nothing.
+changes both; medians and extremes of the pairs are told. It gets its engines started, starts them anew between pairs
+where the scenario says so, and keeps nothing.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from bench.peers.ask import Figures, Prompts
+from bench.peers.ask import CUT, Figures, Prompts
 from bench.peers.engines import Engine, disturber
-from bench.peers.plan import LEAST_SHARE, MATRIX, OURS, READ, VECTOR, Aim, Match, Scenario, known_now, not_checked
+from bench.peers.plan import (
+    EACH_BLOCK,
+    LEAST_SHARE,
+    MATRIX,
+    OURS,
+    READ,
+    VECTOR,
+    Aim,
+    Match,
+    Scenario,
+    known_now,
+    not_checked,
+)
 from bench.peers.process import ProgramError, Programs
 
 from pelton.backends.cpu import _native
@@ -22,7 +35,12 @@ READ_BYTES = 269_000_000  # what a step of the small model reads in bf16
 PEAK_SECONDS = 0.03
 READS = 3
 SETTLED_SECONDS = 0.3  # of a disturber before it counts
-WARM_TOKENS = 8  # of the answer to a prompt that does not count
+# A peer that takes longer to start keeps its process: four more starts of one to two minutes each, as vLLM's, would
+# take longer than all else of the contest, while the others are ready within seconds.
+RESTART_SECONDS = 20.0
+# Of an answer beside a busy process. A peer whose threads spin for each other may take three seconds a token there,
+# so that a whole answer takes ten minutes; this many seconds bound its rate well enough.
+BUSY_SECONDS = 20.0
 
 ProbeMachine = Callable[[], dict[str, float]]
 
@@ -63,10 +81,11 @@ def unit_of(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class Sides:
-    """The two engines of a contest, started and paused."""
+    """The two engines of a contest, started and paused. `their_start`: seconds until the peer was ready."""
 
     ours: Engine
     theirs: Engine
+    their_start: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -89,8 +108,38 @@ def duel(match: Match, sides: Sides, around: Surroundings) -> dict[str, object]:
     if scenario.kind != "start":
         for engine in (sides.ours, sides.theirs):
             _warm(engine, scenario, around.prompts)
-    pairs = [_pair(match, sides, around) for _ in range(around.pairs)]
-    return {"pairs": pairs, **summary(match, pairs, around.weight_bytes)}
+    anew = _anew(match, sides)
+    pairs = []
+    for number in range(around.pairs):
+        for engine in anew if number else ():
+            _restart(engine)
+            _warm(engine, scenario, around.prompts)
+        pairs.append(_pair(match, sides, around))
+    return {"pairs": pairs, "starts": _starts(match, sides, around.pairs), **summary(match, pairs, around.weight_bytes)}
+
+
+def _anew(match: Match, sides: Sides) -> list[Engine]:
+    """Who is started again for each pair. Engines that are another process in each block are so anyhow."""
+    if not match.scenario.restarts:
+        return []
+    ours = [] if match.contest.ours in EACH_BLOCK else [sides.ours]
+    keeps = match.contest.how in EACH_BLOCK or sides.their_start > RESTART_SECONDS
+    return ours if keeps else [*ours, sides.theirs]
+
+
+def _starts(match: Match, sides: Sides, pairs: int) -> dict[str, int]:
+    """Of how many processes each side's figures are."""
+    anew = _anew(match, sides)
+    each = ((sides.ours, match.contest.ours), (sides.theirs, match.contest.how))
+    ours, theirs = (pairs if how in EACH_BLOCK or engine in anew else 1 for engine, how in each)
+    return {"ours": ours, "theirs": theirs}
+
+
+def _restart(engine: Engine) -> None:
+    """Another process of the same, paused."""
+    engine.end()
+    engine.start()
+    engine.pause()
 
 
 def _warm(engine: Engine, scenario: Scenario, prompts: Prompts) -> None:
@@ -143,11 +192,12 @@ def _block(scenario: Scenario, engine: Engine, prompts: Sequence[str], around: S
     program = around.programs.start("disturber", command.words, command.environment)
     try:
         time.sleep(SETTLED_SECONDS)
-        busy = engine.ask(scenario, around.prompts.of(scenario))
+        busy = engine.ask(replace(scenario, cut=BUSY_SECONDS), around.prompts.of(scenario))
     finally:
         around.programs.end(program)
     quiet_rate, busy_rate = figures["decode_tok_s"], busy["decode_tok_s"]
-    return {"share_of_quiet": busy_rate / quiet_rate, "quiet_tok_s": quiet_rate, "busy_tok_s": busy_rate}
+    told = {"share_of_quiet": busy_rate / quiet_rate, "quiet_tok_s": quiet_rate, "busy_tok_s": busy_rate}
+    return {**told, CUT: 1.0} if CUT in busy else told
 
 
 def summary(match: Match, pairs: Sequence[Pair], weight_bytes: int | None) -> dict[str, object]:
@@ -167,6 +217,14 @@ def summary(match: Match, pairs: Sequence[Pair], weight_bytes: int | None) -> di
                 f"set up wrong? the peer is at {statistics.median(shares):.0%} of its known figure, which is less than "
                 f"{LEAST_SHARE:.0%}: this does not count"
             )
+    cuts = {"our": sum(CUT in block for block in ours), "the peer's": sum(CUT in block for block in theirs)}
+    if any(cuts.values()):
+        told["bounds"] = "; ".join(
+            f"{whose} rate beside the busy process is an upper bound in {cut} of {len(pairs)} pairs: the answer was "
+            f"not whole after {BUSY_SECONDS:.0f} s"
+            for whose, cut in cuts.items()
+            if cut
+        )
     if reasons := [pair["not_checked"] for pair in pairs if "not_checked" in pair]:
         told["not_checked"] = reasons[0]
     if weight_bytes and match.scenario.figure == "decode_tok_s":

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.peers.ask import NAME, Figures, figures_of, served, until_answer
+from bench.peers.ask import NAME, Figures, decoding_until, figures_of, served, until_answer
 from bench.peers.install import Place, outside_environment
 from bench.peers.models import Models
 from bench.peers.plan import AS_IS, FRESH, LLAMA, OWN_BENCH, PELTON, SERVED, VLLM, WORKER, Scenario
@@ -73,7 +73,9 @@ def _without_folders(value: str) -> str:
 
 
 class Engine(Protocol):
-    """Something that can be measured. `start` returns when it is ready; after it, it may be paused and let on."""
+    """Something that can be measured. `start` returns when it is ready; after it, it may be paused and let on; after
+    `end` it may be started again.
+    """
 
     def start(self) -> None: ...
 
@@ -152,7 +154,9 @@ class Server(_Running):
         return None
 
     def ask(self, scenario: Scenario, prompts: Sequence[str]) -> Figures:
-        """One block of requests."""
+        """One block of requests; one request where its answer may be cut."""
+        if scenario.cut is not None:
+            return decoding_until(self.url, prompts[0], scenario.output, scenario.cut)
         figures = served(self.url, prompts, scenario, self._limits.block)
         return {**figures, "peak_rss_mib": self._program.peak_rss_mib()}
 

@@ -14,18 +14,26 @@ from bench import record
 from bench.peers.plan import AS_IS, INT8_ROWS, LEAST_PAIRS, OURS, SCENARIOS, Scenario
 
 Line = Mapping[str, Any]
+Key = tuple[str, str, str, str]
+NOT_REACHED = "not_reached"  # among the figures of a contest that its run had no time left for
 ROWS = {1: ("chat", "ide"), 4: ("agent", "rag"), 16: ("chat", "agent", "rag"), 64: ("batch",)}  # up to so many rows
 INT8_ROWS_SAY = "; our rows in 8 bits"
 HEAD = ("scenario (workload)", "precision", "peer", "Pelton", "peer's", "ratio", "aim", "")
 
 
 def latest(lines: Iterable[Line]) -> list[Line]:
-    """The last line of each contest, in the order of the scenarios."""
-    kept: dict[tuple[str, str, str, str], Line] = {}
+    """The last line of each contest, in the order of the scenarios; one that a run did not come to replaces none."""
+    kept: dict[Key, Line] = {}
     for line in lines:
-        kept[*_ours(line), line["settings"]["peer"]] = line
+        if not (line["figures"].get(NOT_REACHED) and key_of(line) in kept):
+            kept[key_of(line)] = line
     order = {scenario.name: place for place, scenario in enumerate(SCENARIOS)}
     return sorted(kept.values(), key=lambda line: order.get(line["settings"]["scenario"], len(order)))
+
+
+def key_of(line: Line) -> Key:
+    """What a contest is told apart by: scenario, precision, our activations, peer."""
+    return *_ours(line), line["settings"]["peer"]
 
 
 def _ours(line: Line) -> tuple[str, str, str]:
@@ -91,8 +99,9 @@ def _verdict(line: Line, lines: Sequence[Line], scenario: Scenario | None) -> st
         said.append(f"ours at {figures['our_share_of_reading']['median']:.0%} of reading its weights")
     if (pairs := figures["ratio"]["pairs"]) < LEAST_PAIRS:
         said.append(f"only {pairs} of {LEAST_PAIRS} pairs")
-    if "not_checked" in figures:
-        said.append(str(figures["not_checked"]))
+    said += [str(figures[name]) for name in ("not_checked", "bounds") if name in figures]
+    if scenario is not None and scenario.restarts and "starts" in figures:
+        said.append("starts {ours}, {theirs}".format(**figures["starts"]))
     beside = [name for name in figures["ours"] if name != settings["figure"]]
     for name in beside:
         pair = f"{_shown(figures['ours'][name])}, {_shown(figures['theirs'].get(name)) or 'unknown'}"

@@ -207,6 +207,25 @@ def test_an_engine_that_fails_is_skipped_with_its_words(run: Run) -> None:
     assert figures["skipped"].startswith("it failed: broken ended at its start") and "no number" in figures["skipped"]
 
 
+def test_each_pair_is_of_processes_of_its_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def processes(scenario: Scenario) -> dict[str, int]:
+        """How many of each, after its starts in the record and that each was asked once before it counts."""
+        run.shop.log.write_text("")
+        figures = run(scenario)["figures"]
+        pids = {name: [line.split()[1] for line in run.asked() if line.startswith(name)] for name in ("pelton", "vllm")}
+        found = {name: len(set(its)) for name, its in pids.items()}
+        assert isinstance(figures, dict)
+        assert figures["starts"] == {"ours": found["pelton"], "theirs": found["vllm"]}
+        assert [len(its) for its in pids.values()] == [2 * count + 3 for count in found.values()]
+        assert run.measured()[2:4] == ["pelton", "vllm"] and run.probes[-1] == {"pelton": "T", "vllm": "T"}
+        return found
+
+    assert processes(replace(ONE, restarts=True)) == {"pelton": 3, "vllm": 3}
+    monkeypatch.setattr(duel, "RESTART_SECONDS", 0.0)  # every peer takes longer
+    assert processes(replace(ONE, restarts=True)) == {"pelton": 3, "vllm": 1}
+    assert processes(ONE) == {"pelton": 1, "vllm": 1}
+
+
 def test_starts_are_measured_from_a_fresh_process(run: Run) -> None:
     contest = Contest(BF16, "vllm", FRESH, FRESH, None, Aim(1))
     start = replace(ONE, contests=(contest,), figure="start_s", beside=("peak_rss_mib",), kind="start", less=True)
@@ -225,10 +244,38 @@ def test_beside_a_busy_process(run: Run) -> None:
     assert figures["ours"]["quiet_tok_s"]["median"] > figures["ours"]["busy_tok_s"]["median"] / 5
 
 
+def test_an_answer_beside_a_busy_process_is_cut(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours has made its 20 tokens by then; the peer, at 30 ms each, has not."""
+    monkeypatch.setattr(duel, "BUSY_SECONDS", 0.4)
+    monkeypatch.setattr(duel, "disturber", lambda: Command((sys.executable, "-c", "input()"), os.environ))
+    busy = replace(ONE, output=20, figure="share_of_quiet", beside=("busy_tok_s",), kind="disturbed")
+    figures = run(busy, 1)["figures"]
+    assert isinstance(figures, dict)
+    assert figures["bounds"].startswith("the peer's rate") and "in 1 of 1 pairs" in figures["bounds"]
+    assert 5 < figures["theirs"]["busy_tok_s"]["median"] < 40
+
+
 def test_the_time_is_kept(run: Run) -> None:
     given = peers.Given(1, 0, False, run.shop, {}, run.probe)  # type: ignore[arg-type]
     (line,) = peers.run([Match(ONE, ONE.contests[0])], given)
     assert "minutes of --minutes are over" in line["figures"]["skipped"] and not run.shop.made
+    (kept,) = table.latest([{**line, "figures": {"old": True}}, line])
+    assert kept["figures"] == {"old": True}, "a contest that a run did not come to replaces none"
+    assert table.latest([kept, {**line, "figures": {"skipped": "it failed"}}])[0]["figures"] == {"skipped": "it failed"}
+
+
+def test_only_what_is_missing() -> None:
+    words = ["--scenarios", "decode", "--peers", "llama.cpp"]
+    chosen = peers.chosen_by(peers.parser().parse_args(words), plan.SCENARIOS)
+    settings = {"scenario": "decode", "peer": "llama.cpp", "precision": BF16}
+
+    def left(commit: str, figures: dict[str, object]) -> int:
+        line = {"settings": settings, "commit": "abc+changes", "figures": figures}
+        return len(peers.missing(chosen, [line], commit))
+
+    assert left("abc", {"ratio": {"pairs": 5}}) == left("abc+changes", {"ratio": {"pairs": 5}}) == len(chosen) - 1
+    assert left("abd", {"ratio": {"pairs": 5}}) == left("abc", {"skipped": "x"}) == len(chosen)
+    assert left("abc", {"ratio": {"pairs": 4}}) == len(chosen)
 
 
 def test_a_program_that_hears_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,7 @@ void Executable::run(const Step& step) {
     }
     for (size_t i = 0; i < num_stages_ + (step.trace ? ops_.size() : 0); ++i) {
         stages_[i].taken.store(0, std::memory_order_relaxed);
+        stages_[i].firsts.store(0, std::memory_order_relaxed);
         stages_[i].begun = stages_[i].done.load(std::memory_order_relaxed);
     }
     place_rows(step);

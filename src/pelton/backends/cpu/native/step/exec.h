@@ -123,6 +123,7 @@ struct alignas(64) Tally {
 struct alignas(64) Stage {
     std::atomic<uint32_t> taken{0}, done{0};
     uint32_t begun = 0;
+    std::atomic<uint64_t> firsts{0};  // workers whose first run of pieces is taken, a bit each
 };
 
 // Rows ready for products: fp32, perhaps a copy in bf16, and their sums; or in 8 bits.

@@ -11,8 +11,6 @@ namespace pelton {
 
 namespace {
 
-constexpr int FEW_ROWS = 8;  // up to here weights stream from memory; with more a panel is work enough to be handed out alone
-
 // Fewest panels a worker takes at a time: a microsecond or two of work, so that taking them costs little beside it.
 int fewest_panels(size_t panel_bytes, int rows) {
     constexpr size_t LEAST_BYTES = size_t{32} << 10;
@@ -51,6 +49,35 @@ IntRows Worker::int_rows(int rows, int width) const {
             first.sums, sums_of_row(width / BLOCK)};
 }
 
+// Panels that are handed out: of all matrices, or of pairs of them.
+int Worker::product_panels(const OpRecord& op) const {
+    const size_t matrices = op.activation >= 0 ? 1 : op.matrices.size();
+    int panels = 0;
+    for (size_t i = 0; i < matrices; ++i) panels += x.matrices_[static_cast<size_t>(op.matrices[i])].panels;
+    return panels;
+}
+
+// Pairs of panels of each worker's first run: half of its share, and nothing where weights are not what takes the time.
+int Worker::first_run(int pairs, int rows) const {
+    constexpr int MOST_THREADS = 64;  // bits of Stage::firsts
+    return rows <= FEW_ROWS && x.threads() <= MOST_THREADS ? pairs / (2 * x.threads()) : 0;
+}
+
+// Where this worker's first run of the products behind `op` begins; behind the last those of the next step.
+void Worker::look_ahead(const OpRecord& op) {
+    const OpRecord *first = x.ops_.data(), *next = &op;
+    do next = next + 1 == first + x.ops_.size() ? first : next + 1;
+    while (next->kind != Kind::linear && next->kind != Kind::head);
+    const int rows = next->kind == Kind::head ? step.num_rows : step.num_tokens, own_run = first_run((product_panels(*next) + 1) / 2, rows);
+    int panel = 2 * id * own_run;
+    size_t which = 0;
+    while (which + 1 < next->matrices.size() && panel >= x.matrices_[static_cast<size_t>(next->matrices[which])].panels)
+        panel -= x.matrices_[static_cast<size_t>(next->matrices[which++])].panels;
+    const Matrix& matrix = x.matrices_[static_cast<size_t>(next->matrices[which])];
+    ahead = matrix.data + u(panel) * matrix.panel_bytes;
+    ahead_bytes = std::min(AHEAD_BYTES, 2 * u(own_run) * matrix.panel_bytes / 1024 * 1024);
+}
+
 // Calls work(first, last) for runs of panels, once rows of the op's input are ready for them. A few rows each worker makes
 // ready for itself, behind taking its first panels: that takes no longer than waiting for one that does it for all.
 template <class F>
@@ -60,7 +87,8 @@ void Worker::products(const OpRecord& op, int rows, const int32_t* from, int pan
     bool prepared = !own;
     // In pairs, which kernels multiply together.
     const int least = (fewest_panels(x.matrices_[static_cast<size_t>(op.matrices[0])].panel_bytes, rows) + 1) / 2;
-    guided((panels + 1) / 2, least, rows <= FEW_ROWS ? 2 : 8, [&](int first, int last) {
+    look_ahead(op);
+    guided((panels + 1) / 2, least, first_run((panels + 1) / 2, rows), [&](int first, int last) {
         if (!prepared) prepare_rows(op, rows, from, 0, first == 0);
         prepared = true;
         work(2 * first, std::min(2 * last, panels));
@@ -127,11 +155,7 @@ void Worker::multiply(const OpRecord& op, const Matrix& matrix, const Part& part
 }
 
 void Worker::linear(const OpRecord& op) {
-    int total = 0;
-    if (op.activation >= 0) total = x.matrices_[static_cast<size_t>(op.matrices[0])].panels;
-    else
-        for (int m : op.matrices) total += x.matrices_[static_cast<size_t>(m)].panels;
-    products(op, step.num_tokens, nullptr, total, [&](int first, int last) {
+    products(op, step.num_tokens, nullptr, product_panels(op), [&](int first, int last) {
         int start = 0;  // of the matrix among all panels
         for (size_t which = 0; first < last; ++which) {
             const int panels = x.matrices_[static_cast<size_t>(op.matrices[which])].panels, to = std::min(last, start + panels);

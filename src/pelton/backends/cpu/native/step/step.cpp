@@ -43,6 +43,9 @@ void Worker::meet(const std::atomic<uint32_t>& done, uint32_t end) {
     tally.ran_ns += began - since;
     since = began;
     x.pool_.leave(id);
+    constexpr size_t LINE = 64, AT_ONCE = 16 * LINE;
+    for (; ahead_bytes && !reached(done.load(std::memory_order_acquire), end); ahead += AT_ONCE, ahead_bytes -= AT_ONCE)
+        for (size_t line = 0; line < AT_ONCE; line += LINE) __builtin_prefetch(ahead + line, 0, 2);
     await_count(done, end, step.num_tokens < MANY_ROWS ? SPIN_NS : MANY_ROWS_SPIN_NS);
     late = !x.pool_.enter(id);
     if (!late) tally.waited_ns += now_ns() - began;

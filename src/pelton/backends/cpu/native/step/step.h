@@ -20,6 +20,9 @@ constexpr uint64_t NORM_FLOPS = 4, LAYER_NORM_FLOPS = 7, ACTIVATION_FLOPS = 20, 
 constexpr int MANY_ROWS = 64;
 constexpr uint64_t MANY_ROWS_SPIN_NS = 100'000;
 
+constexpr int FEW_ROWS = 8;  // up to here weights stream from memory; with more a panel is work enough to be handed out alone
+constexpr size_t AHEAD_BYTES = size_t{64} << 10;  // of the next products' weights that a worker asks for while it waits, as measured
+
 constexpr int ROW_PIECE = 4;  // rows a worker takes at a time in stages that go by rows
 
 inline int pieces_of(int rows) { return (rows + ROW_PIECE - 1) / ROW_PIECE; }
@@ -42,6 +45,8 @@ struct Worker {
     uint64_t since = now_ns();  // what came before stands in `tally`
     bool late = false;  // the step is over without this worker: what it points at may be gone
     bool own = false;  // this worker's own rows are those of the present products
+    const uint8_t* ahead = nullptr;  // weights that this worker needs next
+    size_t ahead_bytes = 0;          // still to be asked for
 
     void run();
 
@@ -50,7 +55,10 @@ struct Worker {
     template <class F>
     void parallel(int pieces, F work);
     template <class F>
-    void guided(int pieces, int least, int part, F work);
+    void guided(int pieces, int least, int own_run, F work);
+    int product_panels(const OpRecord& op) const;
+    int first_run(int pairs, int rows) const;
+    void look_ahead(const OpRecord& op);
     void meet(const std::atomic<uint32_t>& done, uint32_t end);
     template <class F>
     void products(const OpRecord& op, int rows, const int32_t* from, int panels, F work);
@@ -112,22 +120,33 @@ void Worker::parallel(int pieces, F work) {
     meet(at.done, end);
 }
 
-// Pieces in runs [first, last), each a `part`-th of a worker's even share of what is left, and `least` at least: long ones
-// first, as weights stream best, then ever shorter ones, so that workers of any speed end together.
+// Pieces in runs [first, last). `own_run`: so many of each worker's first run, which is always the same so that it can be asked
+// for ahead; 0: none. Then runs of what is left, ever shorter ones, `least` at least, so that workers of any speed end
+// together; and last the first runs of those that did not come.
 template <class F>
-void Worker::guided(int pieces, int least, int part, F work) {
+void Worker::guided(int pieces, int least, int own_run, F work) {
     if (late) return;
     Stage& at = x.stages_[stage++];
     const uint32_t total = static_cast<uint32_t>(pieces), end = at.begun + total, shortest = static_cast<uint32_t>(least);
-    const uint32_t parts = static_cast<uint32_t>(part * x.threads());
-    uint32_t first = at.taken.load(std::memory_order_relaxed);
-    while (first < total) {
-        const uint32_t left = total - first, run = std::min(left, std::max(shortest, left / parts));
-        if (!at.taken.compare_exchange_weak(first, first + run, std::memory_order_relaxed)) continue;
+    const uint32_t threads = static_cast<uint32_t>(x.threads()), run_of_each = static_cast<uint32_t>(own_run);
+    const uint32_t shared = total - threads * run_of_each, parts = (run_of_each ? 2 : 8) * threads;
+    auto take = [&](uint32_t first, uint32_t run) {
         work(static_cast<int>(first), static_cast<int>(first + run));
         if (at.done.fetch_add(run, std::memory_order_acq_rel) + run == end) at.done.notify_all();
+    };
+    auto take_first_run = [&](uint32_t of) {
+        const uint64_t bit = uint64_t{1} << of;
+        if (!(at.firsts.fetch_or(bit, std::memory_order_relaxed) & bit)) take(of * run_of_each, run_of_each);
+    };
+    const uint32_t self = static_cast<uint32_t>(id);
+    if (run_of_each) take_first_run(self);
+    for (uint32_t first = at.taken.load(std::memory_order_relaxed); first < shared;) {
+        const uint32_t left = shared - first, run = std::min(left, std::max(shortest, left / parts));
+        if (!at.taken.compare_exchange_weak(first, first + run, std::memory_order_relaxed)) continue;
+        take(threads * run_of_each + first, run);
         first = at.taken.load(std::memory_order_relaxed);
     }
+    for (uint32_t other = 1; run_of_each && other < threads; ++other) take_first_run((self + other) % threads);
     meet(at.done, end);
 }
 
