@@ -67,17 +67,13 @@ struct Product {
             kernels.prepare(row.data(), nullptr, 0, cols, true, x.data() + static_cast<size_t>(r) * stride,
                             sums.data() + static_cast<size_t>(r) * sums_of_row(blocks), true);
         }
-        for (size_t i = 0; i < x.size(); ++i) {
-            uint32_t bits;
-            std::memcpy(&bits, &x[i], 4);
-            x16[i] = static_cast<uint16_t>(bits >> 16);
-        }
+        for (size_t row = 0; kernels.narrow && row < x.size(); row += stride) kernels.narrow(x.data() + row, static_cast<int>(stride), x16.data() + row);
     }
 
     void multiply(const Kernels& kernels) const {
         MatmulArgs args{&matrix, 0, x.data(), stride, sums.data(), sums_of_row(blocks), rows, out.data(), static_cast<size_t>(panels * PANEL)};
         args.panels = panels;
-        if (kernels.wants_x16) args.x16 = x16.data(), args.x16_stride = stride;
+        if (kernels.narrow) args.x16 = x16.data(), args.x16_stride = stride;
         kernels.matmul(args);
     }
 

@@ -45,13 +45,17 @@ def sources(flags: set[str]) -> list[Source]:
     chosen = AVX512 if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags else AVX2
     own = [*chosen, *(["-mavx512bf16"] if "avx512_bf16" in flags and chosen is AVX512 else [])]
     found = [Source(NATIVE / "threads" / name) for name in ("fpu.cpp", "pool.cpp")] + kernels(*chosen)
+    vnni = Source(NATIVE / "isa" / "int8.cpp", [*AVX512, "-mavx512vnni", "-DPELTON_ISA_AVX512_VNNI=1"])
     if {"amx_tile", "amx_bf16", "amx_int8", "avx512_vnni"} <= flags and chosen is AVX512:
         amx = ["-mamx-tile", "-mamx-bf16", "-mamx-int8", "-DPELTON_ISA_AMX=1", *AVX512]
-        vnni = [*AVX512, "-mavx512vnni", "-DPELTON_ISA_AVX512_VNNI=1"]
-        found += [Source(NATIVE / "isa" / "amx" / "kernels.cpp", amx), Source(NATIVE / "isa" / "int8.cpp", vnni)]
+        found += [Source(NATIVE / "isa" / "amx" / "kernels.cpp", amx), vnni]
         found += [Source(NATIVE / "pack" / "pack.cpp"), Source(NATIVE / "available.cpp", ["-DPELTON_HAS_AMX"])]
         found += kernels(*AVX2) + kernels("-DPELTON_ISA_PORTABLE=1")
         own.append("-DWITH_AMX")
+    elif {"avx512_bf16", "avx512_vnni"} <= flags and chosen is AVX512:
+        pairs = [*AVX512, "-mavx512bf16", "-DPELTON_ISA_AVX512_BF16=1"]
+        found += [Source(NATIVE / "isa" / "bf16.cpp", pairs), vnni]
+        own.append("-DWITH_BF16")
     return [*found, Source(HERE / "exactness.cpp", own)]
 
 

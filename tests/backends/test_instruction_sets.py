@@ -6,7 +6,7 @@ from pelton.backends.cpu import _native
 from pelton.backends.cpu.machine import choose_isa
 from pelton.core.errors import SettingError
 
-EVERY = {"amx", "avx512_vnni", "avx512", "avx2", "neon", "portable"}
+EVERY = {"amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "neon", "portable"}
 ABSENT = ("amx", "this CPU has no amx-tile", False)
 BROKEN = ("amx", "the self-test failed: products differ from the portable kernels'", True)
 

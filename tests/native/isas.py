@@ -33,6 +33,7 @@ if _ON_X86:
         "avx2": ("kernels", "-mavx2 -mfma -mf16c -DPELTON_ISA_AVX2=1".split()),
         "avx512": ("kernels", _AVX512),
         "avx512_vnni": ("int8", [*_AVX512, "-mavx512vnni", "-DPELTON_ISA_AVX512_VNNI=1"]),
+        "avx512_bf16": ("bf16", [*_AVX512, "-mavx512bf16", "-DPELTON_ISA_AVX512_BF16=1"]),
         "amx_emulated": ("amx/kernels", ["-DPELTON_ISA_AMX_EMULATED=1", *([] if PLAIN_BASE else _AVX512)]),
     }
     if _cpu_has("amx_tile", "amx_bf16", "amx_int8"):

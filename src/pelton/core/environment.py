@@ -17,7 +17,7 @@ API_KEY = "PELTON_API_KEY"  # a setting of the server's that those who ask it re
 KNOWN = {
     "PELTON_BENCH_DATA": "folder of the data sets that `pelton bench` builds workloads from, as --data",
     "PELTON_CACHE": "folder for pulled models and derived files (default: ~/.cache/pelton)",
-    "PELTON_ISA": "force a CPU path: portable, avx2, avx512, avx512_vnni, amx or neon (default: the best)",
+    "PELTON_ISA": "force a CPU path: portable, avx2, avx512, avx512_vnni, avx512_bf16, amx or neon (default: the best)",
     "PELTON_THREADS": "number of worker threads (default: allowed cores)",
 }
 

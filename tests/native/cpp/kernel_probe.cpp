@@ -135,12 +135,8 @@ PROBE void probe_matmul(int isa, int format, int rows, int cols, const uint8_t* 
     m.values = form > 0;
     m.exact = form > 1;
     const Kernels& kernels = kernels_at(isa);
-    std::vector<uint16_t> x16;
-    for (size_t i = 0; rounded && kernels.wants_x16 && i < static_cast<size_t>(x_rows) * x_stride; ++i) {
-        uint32_t bits;
-        std::memcpy(&bits, x + i, sizeof bits);
-        x16.push_back(static_cast<uint16_t>(bits >> 16));
-    }
+    std::vector<uint16_t> x16(rounded && kernels.narrow ? static_cast<size_t>(x_rows) * x_stride : 0);
+    for (size_t row = 0; row < x16.size(); row += x_stride) kernels.narrow(x + row, m.blocks * BLOCK, x16.data() + row);
     for (int panel = 0; panel < m.panels; panel += together) {
         MatmulArgs args{&m, panel, x, x_stride, sums, sums_stride, x_rows, out + panel * PANEL, out_stride};
         args.panels = std::min(together, m.panels - panel);

@@ -19,6 +19,7 @@ inline constexpr const char* ISA_NAMES[] = {
     "avx2",
     "avx512",
     "avx512_vnni",
+    "avx512_bf16",
     "amx_emulated",  // the kernels of AMX on a matrix unit in plain C++
     "amx",
 #elif defined(__aarch64__)

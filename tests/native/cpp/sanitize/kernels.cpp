@@ -47,18 +47,14 @@ void multiply(const Kernels& kernels, const Matrix& matrix, int rows, Random& ra
         kernels.prepare(row.data(), nullptr, 0, matrix.cols, !matrix.exact, x.data() + static_cast<size_t>(r) * stride,
                         sums.data() + static_cast<size_t>(r) * sums_stride, true);
     }
-    for (size_t i = 0; i < x.size(); ++i) {
-        uint32_t bits;
-        std::memcpy(&bits, &x[i], 4);
-        x16[i] = static_cast<uint16_t>(bits >> 16);
-    }
+    for (size_t row = 0; kernels.narrow && row < x.size(); row += stride) kernels.narrow(x.data() + row, static_cast<int>(stride), x16.data() + row);
     const size_t width = static_cast<size_t>(matrix.panels) * PANEL;
     Array<float> out(width * static_cast<size_t>(rows));
     for (int at_once : {1, matrix.panels})
         for (int panel = 0; panel + at_once <= matrix.panels; panel += at_once) {
             MatmulArgs args{&matrix, panel, x.data(), stride, sums.data(), sums_stride, rows, out.data() + panel * PANEL, width};
             args.panels = at_once;
-            if (kernels.wants_x16 && !matrix.exact) args.x16 = x16.data(), args.x16_stride = stride;
+            if (kernels.narrow && !matrix.exact) args.x16 = x16.data(), args.x16_stride = stride;
             kernels.matmul(args);
         }
     Array<float> line(static_cast<size_t>(matrix.cols));

@@ -28,10 +28,9 @@ struct Trial {
             const uint16_t half = format == Format::bf16 ? bf16() : static_cast<uint16_t>(next() & 0xbbff);  // below 2 in size
             std::memcpy(memory.data() + i, &half, 2);
         }
-        for (size_t i = 0; i < ROWS * COLS; ++i) {
-            x16[i] = bf16();
-            const uint32_t bits = uint32_t{x16[i]} << 16;
-            std::memcpy(&x[i], &bits, 4);
+        for (float& number : x) {
+            const uint32_t bits = uint32_t{bf16()} << 16;
+            std::memcpy(&number, &bits, 4);
         }
         for (size_t i = 0; i < ROWS * BLOCKS * 3; ++i) sums[i] = static_cast<float>(static_cast<int>(next() % 2001) - 1000);
     }
@@ -44,10 +43,14 @@ struct Trial {
         return static_cast<uint16_t>((r >> 8 & 0x807f) | exponent << 7);
     }
 
-    void multiply(const Kernels& kernels, float* out) const {
+    void multiply(const Kernels& kernels, float* out) {
         MatmulArgs args{&matrix, 0, x, COLS, sums, BLOCKS * 3, ROWS, out, PANELS * PANEL};
         args.panels = PANELS;
-        if (kernels.wants_x16) args.x16 = x16, args.x16_stride = COLS;
+        if (kernels.narrow) {
+            kernels.narrow(x, ROWS * COLS, x16);
+            args.x16 = x16;
+            args.x16_stride = COLS;
+        }
         kernels.matmul(args);
     }
 
@@ -107,6 +110,16 @@ std::string amx_missing() {
     return missing({{"amx-tile", d >> 24 & 1}, {"amx-bf16", d >> 22 & 1}, {"amx-int8", d >> 25 & 1}, {"xgetbv", first >> 27 & 1}});
 }
 
+// The order of its two sums is not pinned by every manual.
+InstructionSet bf16(const std::string& vnni) {
+    uint32_t a = 0, b = 0, c = 0, d = 0;
+    __get_cpuid_count(7, 1, &a, &b, &c, &d);
+    std::string reason = vnni.empty() ? missing({{"avx512_bf16", a >> 5 & 1}}) : vnni;
+    if (!reason.empty()) return {"avx512_bf16", nullptr, reason};
+    if (products_agree(kernels_avx512_bf16())) return {"avx512_bf16", &kernels_avx512_bf16(), ""};
+    return {"avx512_bf16", nullptr, "the self-test failed: products differ from the portable kernels'", true};
+}
+
 InstructionSet amx(const std::string& vnni) {  // whose kernels it is built on
     std::string reason = vnni.empty() ? amx_missing() : vnni;
     if (!reason.empty()) return {"amx", nullptr, reason};
@@ -128,6 +141,7 @@ std::vector<InstructionSet> found() {
         missing({{"avx2", __builtin_cpu_supports("avx2")}, {"fma", __builtin_cpu_supports("fma")}, {"f16c", __builtin_cpu_supports("f16c")}});
     return {
         amx(vnni),
+        bf16(vnni),
         usable("avx512_vnni", kernels_avx512_vnni, vnni),
         usable("avx512", kernels_avx512, avx512),
         usable("avx2", kernels_avx2, avx2),
@@ -150,7 +164,7 @@ std::vector<InstructionSet> found() { return {{"portable", &kernels_portable(), 
 bool products_agree(const Kernels& kernels) {
     FlushDenormals flush;
     for (Format format : {Format::bf16, Format::q4m}) {
-        const Trial trial(format);
+        Trial trial(format);
         float expected[Trial::ROWS * Trial::PANELS * PANEL], given[Trial::ROWS * Trial::PANELS * PANEL];
         trial.multiply(kernels_portable(), expected);
         trial.multiply(kernels, given);

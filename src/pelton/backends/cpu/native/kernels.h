@@ -143,7 +143,7 @@ struct MatmulArgs {
     float* out;            // [rows][out_stride], panel i's 16 columns at out[16 i..16 i + 16) (all 16 are written)
     size_t out_stride;
     int panels = 1;        // so many adjacent panels
-    const uint16_t* x16 = nullptr; // x as bf16, [rows][x16_stride], where it is rounded and Kernels::wants_x16; else null
+    const uint16_t* x16 = nullptr; // x as Kernels::narrow makes it, [rows][x16_stride], where it is rounded; else null
     size_t x16_stride = 0;
 };
 
@@ -339,7 +339,8 @@ struct Kernels {
     Choice (*choose)(const float* logits, int vocab, const ChunkStats*, const Sampling&, Edits, int32_t* top_ids, float* top_logprobs,
                      void* scratch);
 
-    bool wants_x16 = false;  // matmul reads MatmulArgs::x16
+    // Numbers that are bf16, as matmul reads them in MatmulArgs::x16; n is a multiple of 32. Null: it does not.
+    void (*narrow)(const float* from, int n, uint16_t* to) = nullptr;
     // K-blocks [first, first + blocks) of a panel: bf16 weights, codes, or weights of the values form. `first` is a multiple
     // of 8. Not for fp32 and fp16, nor for the values form of an exact matrix.
     void (*expand)(const Matrix&, int panel, int first, int blocks, const Expansion&) = nullptr;
@@ -367,6 +368,7 @@ const Kernels& kernels_portable();
 const Kernels& kernels_avx2();
 const Kernels& kernels_avx512();
 const Kernels& kernels_avx512_vnni();  // other integer products
+const Kernels& kernels_avx512_bf16();  // other products of bf16
 const Kernels& kernels_amx();  // where PELTON_HAS_AMX is defined
 #elif defined(__aarch64__)
 const Kernels& kernels_neon();

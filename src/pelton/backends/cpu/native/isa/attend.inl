@@ -41,7 +41,12 @@ void attend_group(const AttendCall& call, const AttendTile (&tiles)[3], const fl
     alignas(64) float weights[P * TILE];
     alignas(64) float alpha[LANES];
     AttendSpan parts[2][ATTEND_PAIRS];
+#if defined(PELTON_ISA_AVX512_BF16)
+    alignas(64) Number weight_pairs[P * TILE / 2];
+    AttendSums job = {weights, weight_pairs, alpha, parts, {}, pairs.states};
+#else
     AttendSums job = {weights, alpha, parts, {}, pairs.states};
+#endif
     for (int b = 0; b < 2; ++b) {
         for (int p = 0; p < P; ++p) parts[b][p] = attend_part(pairs.spans[p], b);
         job.reach[b] = attend_reach(parts[b], P);
@@ -50,6 +55,9 @@ void attend_group(const AttendCall& call, const AttendTile (&tiles)[3], const fl
         attend_scores<S, P>(q, call.args.kv.key_dim, tile.key[b], next, weights + b * BLOCK);
     }
     attend_softmax<S::ROUNDED>(call, pairs, P, weights, alpha);
+#if defined(PELTON_ISA_AVX512_BF16)
+    narrow(weights, P * TILE, reinterpret_cast<uint16_t*>(weight_pairs));
+#endif
     const int width = call.args.kv.value_dim, whole = width - call.tail;
     AttendDims dims = {{}, {}, width, 0, LANES};
     for (; dims.dim + D * LANES <= whole; dims.dim += D * LANES)
@@ -212,12 +220,14 @@ template <class S> void attend_any(const AttendArgs& args, int first, int last, 
     attend_batches<S>(args, floats, [&](const AttendPair* batch, int count, float* q) {
 #if defined(PELTON_MATRIX_UNIT)
         amx_narrow(q, count, args.kv.key_dim);
+#elif defined(PELTON_ISA_AVX512_BF16)
+        for (int i = 0; i < count; ++i) attend_narrow(q + static_cast<size_t>(i) * args.kv.key_dim, args.kv.key_dim);
 #endif
         attend_batch<S>(call, first, last, batch, count, q);
     });
 }
 
-#if !defined(PELTON_MATRIX_UNIT)
+#if !defined(PELTON_MATRIX_UNIT) && !defined(PELTON_ISA_AVX512_BF16)
 void attend_tiles(const AttendArgs& args, int first, int last, bool resume) {
     if (args.kv.bf16)
         attend_any<AttendBf16>(args, first, last, resume);
@@ -226,6 +236,7 @@ void attend_tiles(const AttendArgs& args, int first, int last, bool resume) {
 }
 #endif
 
+#if !defined(PELTON_ISA_AVX512_BF16)
 // ---- merge and finish -----------------------------------------------------------------------------------------------
 
 void attend_merge(float* into, const float* later, int count, int value_dim) {
@@ -253,3 +264,4 @@ void attend_finish(const float* state, int value_dim, float* out) {
         store_part(out + d, state[1] == 0.0f ? zero() : div(load_part(state + 2 + d, lanes), l), lanes);
     }
 }
+#endif

@@ -8,7 +8,11 @@ constexpr int ATTEND_VECTORS = 1;
 #elif defined(PELTON_ISA_AVX512)
 constexpr int ATTEND_PAIRS = 6;    // pairs held in registers at once
 constexpr int ATTEND_VECTORS = 2;  // token vectors beside them while scores are made
+#if defined(PELTON_ISA_AVX512_BF16)
+constexpr int attend_dim_vectors(int pairs) { return pairs <= 2 ? 4 : 2; }
+#else
 constexpr int attend_dim_vectors(int pairs) { return pairs <= 3 ? 4 : 2; }
+#endif
 #else
 constexpr int ATTEND_PAIRS = 3;
 constexpr int ATTEND_VECTORS = 1;
@@ -101,6 +105,28 @@ template <class S, int P, int T, int SIDE>
         for (int t = 0; t < T; ++t) chain[p][t] = fma(set1(q[p * key_dim]), k[t], chain[p][t]);
 }
 
+#if defined(PELTON_ISA_AVX512_BF16)
+// Four dims of K from pair number `pair` on. q: pairs as `narrow` makes them, each row in its own place.
+template <int P, int T>
+[[gnu::always_inline]] inline void attend_four_dims(V (&even)[P][T], V (&odd)[P][T], const float* q, int key_dim, const uint8_t* key,
+                                                    const uint8_t* ahead, int pair, int token) {
+    Weights<T> k;
+    for (int t = 0; t < T; ++t) {
+        AttendBf16::prefetch(ahead, pair, BLOCK, token + t * LANES);
+        AttendBf16::prefetch(ahead, pair + 1, BLOCK, token + t * LANES);
+        k.load_fours(AttendBf16::at(key, pair, BLOCK, token + t * LANES), AttendBf16::at(key, pair + 1, BLOCK, token + t * LANES), t);
+    }
+    for (int p = 0; p < P; ++p) {
+        Number from[2];
+        std::memcpy(from, q + p * key_dim + pair, sizeof from);
+        for (int t = 0; t < T; ++t) {
+            even[p][t] = k.times_even(from[0], t, even[p][t]);
+            odd[p][t] = k.times_odd(from[1], t, odd[p][t]);
+        }
+    }
+}
+#endif
+
 // scores[pair][0..32) = order-1 products of P rows of q with the block's K; lanes are tokens. A last block of fewer
 // than 32 dims stops early: its missing terms are fma(0, 0, chain), which is chain + 0.
 template <class S, int P>
@@ -113,11 +139,15 @@ template <class S, int P>
             for (int p = 0; p < P; ++p)
                 for (int t = 0; t < T; ++t) even[p][t] = odd[p][t] = zero();
             const int end = start + BLOCK < key_dim ? start + BLOCK : key_dim;
+#if defined(PELTON_ISA_AVX512_BF16)
+            for (int d = start; d < end; d += 4) attend_four_dims<P, T>(even, odd, q, key_dim, key, ahead, d / 2, token);
+#else
             for (int d = start; d < end; d += 2) {
                 for (int t = 0; t < T; ++t) S::prefetch(ahead, d / 2, BLOCK, token + t * LANES);
                 attend_dims<S, P, T, 0>(even, q + d, key_dim, key, d / 2, token);
                 attend_dims<S, P, T, 1>(odd, q + d + 1, key_dim, key, d / 2, token);
             }
+#endif
             const bool padded_block = end - start < BLOCK;
             for (int p = 0; p < P; ++p) {
                 for (int t = 0; t < T; ++t) {

@@ -22,9 +22,28 @@ template <class S, int P, int D>
     attend_token<S, P, D, 1>(odd, value, width, j, weights, spans);
 }
 
+#if defined(PELTON_ISA_AVX512_BF16)
+// Two pairs of tokens, from number j on, which all see. pairs: the weights of the block's first tokens, two by two.
+template <int P, int D>
+[[gnu::always_inline]] inline void attend_four_tokens(V (&even)[P][D], V (&odd)[P][D], const uint8_t* value, int width, int j,
+                                                      const Number* pairs) {
+    Weights<D> v;
+    for (int d = 0; d < D; ++d)
+        v.load_fours(AttendBf16::at(value, j, width, d * LANES), AttendBf16::at(value, j + 1, width, d * LANES), d);
+    for (int p = 0; p < P; ++p)
+        for (int d = 0; d < D; ++d) {
+            even[p][d] = v.times_even(pairs[p * TILE / 2 + j], d, even[p][d]);
+            odd[p][d] = v.times_odd(pairs[p * TILE / 2 + j + 1], d, odd[p][d]);
+        }
+}
+#endif
+
 // What one group of pairs needs for its weighted sums of a tile.
 struct AttendSums {
     const float* weights;               // [P][64]
+#if defined(PELTON_ISA_AVX512_BF16)
+    const Number* pairs;                // the same, [P][32], as `narrow` makes them
+#endif
     const float* alpha;                 // [P]
     AttendSpan (*spans)[ATTEND_PAIRS];  // [2 blocks][P]
     AttendReach reach[2];
@@ -73,9 +92,17 @@ template <class S, int P, int D>
     const uint8_t *value = dims.value[b], *ahead = dims.ahead[b];
     const float* weights = job.weights + b * BLOCK;
     const int width = dims.width, last = job.reach[b].last;
-    for (int j = job.reach[b].first; j < last; ++j) {
+    for (int j = job.reach[b].first; j < last;) {
         for (int d = 0; d < D; ++d) S::prefetch(ahead, j, width, d * LANES);
-        attend_step<S, P, D>(even, odd, value, width, j, weights, nullptr);
+#if defined(PELTON_ISA_AVX512_BF16)
+        if (j % 2 == 0 && j + 1 < last) {
+            for (int d = 0; d < D; ++d) S::prefetch(ahead, j + 1, width, d * LANES);
+            attend_four_tokens<P, D>(even, odd, value, width, j, job.pairs + b * BLOCK / 2);
+            j += 2;
+            continue;
+        }
+#endif
+        attend_step<S, P, D>(even, odd, value, width, j++, weights, nullptr);
     }
     attend_close<P, D>(even, odd, job, dims, b);
 }

@@ -29,7 +29,7 @@ const Kernels& PELTON_GLUE(kernels_, PELTON_NS)() {
         PELTON_TEXT(PELTON_NS), matmul,       gather_row,    prepare,    rms_norm,    layer_norm,
         add_rows,               gated,        activate,      rope_angles, rope,       kv_write,
         attend_tiles,           attend_merge, attend_finish, attend_lse, attend_columns, cap_logits,
-        vocab_stats,            choose, false, expand_blocks,
+        vocab_stats,            choose, nullptr, expand_blocks,
         matmul_int8,            expand_int8, prepare_int8,
     };
     return table;

@@ -10,7 +10,9 @@
 
 // Up to so many rows, weights that are unpacked again for each group of rows cost less than those kept unpacked.
 constexpr int few_rows_of(Format format) {
-#if defined(PELTON_ISA_AVX512)
+#if defined(PELTON_ISA_AVX512_BF16)
+    return layout(format).codes == Codes::bf16 ? 2 * ROW_GROUP : ROW_GROUP;
+#elif defined(PELTON_ISA_AVX512)
     const Codes codes = layout(format).codes;
     return codes == Codes::fives || codes == Codes::sixes || codes == Codes::threes ? 8 : 32;
 #else
@@ -18,19 +20,29 @@ constexpr int few_rows_of(Format format) {
 #endif
 }
 
+#if defined(PELTON_ISA_AVX512_BF16)
+inline const Number* numbers(const MatmulArgs& a) { return reinterpret_cast<const Number*>(a.x16); }
+inline size_t numbers_stride(const MatmulArgs& a) { return a.x16_stride / K_OF_NUMBER; }
+#else
+inline const Number* numbers(const MatmulArgs& a) { return a.x; }
+inline size_t numbers_stride(const MatmulArgs& a) { return a.x_stride; }
+#endif
+
 template <Format F>
 void matmul_of(const MatmulArgs& a) {
     const Matrix& m = *a.matrix;
     if (a.rows <= 0)
         return;
     if (a.rows > few_rows_of(F) || (m.values && join_of(F).scales > 0))
-        return many(a, expand_strip<F>);
+        return many(a, numbers(a), numbers_stride(a), expand_strip<F>);
     const uint8_t* panel = m.data + static_cast<size_t>(a.panel) * m.panel_bytes;
     const float* sums = m.uses_half_sums() ? a.sums + m.blocks : a.sums;
-    const Few f{panel, m.panel_bytes, m.blocks, 0, 1, false, a.x, a.x_stride, sums, a.sums_stride, a.out, a.out_stride};
+    const Few f{panel, m.panel_bytes, m.blocks, 0, 1, false, numbers(a), numbers_stride(a), sums, a.sums_stride, a.out, a.out_stride};
     few<F>(f, a.rows, a.panels);
 }
 
+#if !defined(PELTON_ISA_AVX512_BF16) // which has not all of them, see bf16.cpp
 static void matmul(const MatmulArgs& a) {
     by_format(a.matrix->format, [&](auto format) { matmul_of<format>(a); });
 }
+#endif

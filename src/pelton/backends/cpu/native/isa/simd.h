@@ -20,6 +20,8 @@
 #define PELTON_NS amx_emulated
 #elif defined(PELTON_ISA_AMX)
 #define PELTON_NS amx
+#elif defined(PELTON_ISA_AVX512_BF16)
+#define PELTON_NS avx512_bf16
 #elif defined(PELTON_ISA_AVX512_VNNI)
 #define PELTON_NS avx512_vnni
 #elif defined(PELTON_ISA_AVX512)

@@ -52,7 +52,7 @@ struct Work {
         args.out = out.floats();
         args.out_stride = static_cast<size_t>(matrix.panels) * PANEL;
         args.panels = matrix.panels;
-        if (kernels.wants_x16) {
+        if (kernels.narrow) {
             args.x16 = reinterpret_cast<const uint16_t*>(x16.data());
             args.x16_stride = COLS;
         }

@@ -111,7 +111,7 @@ void Executable::finish(size_t arena_floats) {
     arena_ = Memory(arena_floats * sizeof(float));
     for (int i = 0; i <= pool_.threads(); ++i) {
         const size_t rows = static_cast<size_t>(i ? ROW_PIECE : std::max(HEAD_ROWS, max_tokens_)), numbers = rows * width;
-        const bool sixteen = kernels_.wants_x16 && !exact_;
+        const bool sixteen = kernels_.narrow && !exact_;
         prepared_.push_back({Memory(numbers * sizeof(float)), Memory(sixteen ? numbers * sizeof(uint16_t) : 0), Memory(rows * sums * sizeof(float))});
     }
     logits_ = Memory(static_cast<size_t>(HEAD_ROWS) * static_cast<size_t>(ceil_div(vocab_, PANEL) * PANEL) * sizeof(float));

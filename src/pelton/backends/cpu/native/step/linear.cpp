@@ -17,16 +17,6 @@ int fewest_panels(size_t panel_bytes, int rows) {
     return std::max(1, static_cast<int>(LEAST_BYTES / (panel_bytes * static_cast<size_t>(rows))));
 }
 
-// Numbers that are bf16, as bf16.
-void narrow(const float* from, int n, uint16_t* to) {
-    for (int i = 0; i < n; ++i) {
-        uint32_t bits;
-        std::memcpy(&bits, from + i, sizeof bits);
-        const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;  // perhaps only by its lower half
-        to[i] = static_cast<uint16_t>(bits >> 16 | (nan ? 0x40u : 0u));
-    }
-}
-
 }  // namespace
 
 // Prepared rows as bf16, where the kernels want them.
@@ -111,7 +101,7 @@ void Worker::prepare_rows(const OpRecord& op, int rows, const int32_t* from, int
         float* out = ready().rows.floats() + static_cast<size_t>(r) * static_cast<size_t>(width);
         float* row_sums = sums ? ready().sums.floats() + static_cast<size_t>(r) * sums_of_row(width / BLOCK) : nullptr;
         x.kernels_.prepare(at(op.inputs[0], from ? from[r] : r), op.gain, op.eps, n, !x.exact_, out, row_sums, halves);
-        if (ready().rows16.size()) narrow(out, width, rows16() + static_cast<size_t>(r) * static_cast<size_t>(width));
+        if (ready().rows16.size()) x.kernels_.narrow(out, width, rows16() + static_cast<size_t>(r) * static_cast<size_t>(width));
     }
     if (!counted) return;
     const uint64_t numbers = u(last - piece * ROW_PIECE) * u(n);

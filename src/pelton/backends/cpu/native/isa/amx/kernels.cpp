@@ -41,11 +41,21 @@ static void amx_attend_tiles(const AttendArgs& args, int first, int last, bool r
     tile_release();
 }
 
+// Numbers that are bf16, as bf16.
+static void amx_narrow_rows(const float* from, int n, uint16_t* to) {
+    for (int i = 0; i < n; ++i) {
+        uint32_t bits;
+        std::memcpy(&bits, from + i, sizeof bits);
+        const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;  // perhaps only by its lower half
+        to[i] = static_cast<uint16_t>(bits >> 16 | (nan ? 0x40u : 0u));
+    }
+}
+
 static Kernels amx_kernels(const char* name) {
     Kernels table = base();
     table.name = name;
     table.matmul = amx_matmul;
-    table.wants_x16 = true;
+    table.narrow = amx_narrow_rows;
     table.matmul_int8 = amx_matmul_int8;
     table.attend_tiles = amx_attend_tiles;
     return table;

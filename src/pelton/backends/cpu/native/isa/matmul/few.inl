@@ -5,7 +5,9 @@
 // ROW_GROUP times PANELS_AT_ONCE: so many chains of each kind fit the registers beside the weights. CHAINS: so many at once
 // hide the latency of fma; fewer rows take several units together to reach it. STREAM_ROWS: with up to so many rows,
 // weights of 16 bits and more come slower than they are multiplied.
-#if defined(PELTON_ISA_AVX512)
+#if defined(PELTON_ISA_AVX512_BF16)
+constexpr int ROW_GROUP = 8, CHAINS = 16, PANELS_AT_ONCE = 1, STREAM_ROWS = 8;
+#elif defined(PELTON_ISA_AVX512)
 constexpr int ROW_GROUP = 4, CHAINS = 8, PANELS_AT_ONCE = 2, STREAM_ROWS = 8;
 #elif defined(PELTON_ISA_AVX2)
 constexpr int ROW_GROUP = 2, CHAINS = 4, PANELS_AT_ONCE = 1, STREAM_ROWS = 2;
@@ -36,7 +38,7 @@ struct Few {
     int blocks;
     int part, parts; // which group of rows, of how many
     bool more;       // panels follow these
-    const float* x; // of the first row
+    const Number* x; // of the first row
     size_t x_stride;
     const float* sums;
     size_t sums_stride;
@@ -67,29 +69,28 @@ template <Format F, int R, int P, int B>
     constexpr int per_block = join_of(F).units(), eighths = 4 / per_block, size = BLOCK / per_block;
     const uint8_t* block = block_at<F>(f.panel, unit / per_block);
     const int first_half = B > 1 ? 0 : unit % per_block;
-    const float* x = f.x + static_cast<size_t>(unit) * size;
+    const Number* x = f.x + static_cast<size_t>(unit) * (size / K_OF_NUMBER);
     V even[B * R * P], odd[B * R * P];
     repeat<B * R * P>([&](auto i) { even[i] = odd[i] = zero(); });
     constexpr size_t bytes = B * block_bytes(F) / (per_block * eighths);
-    constexpr int lines = static_cast<int>((bytes + 63) / 64);
-    for (int eighth = 0; eighth < eighths; ++eighth, x += 8, next += bytes)
-        repeat<4>([&](auto pair) {
-            for (int line = pair * lines / 4; line < (pair + 1) * lines / 4; ++line)
+    constexpr int lines = static_cast<int>((bytes + 63) / 64), turns = 4 / K_OF_NUMBER;
+    for (int eighth = 0; eighth < eighths; ++eighth, x += 8 / K_OF_NUMBER, next += bytes)
+        repeat<turns>([&](auto turn) {
+            for (int line = turn * lines / turns; line < (turn + 1) * lines / turns; ++line)
                 for (int p = 0; p < P; ++p)
                     __builtin_prefetch(next + static_cast<size_t>(p) * f.panel_bytes + line * 64);
             repeat<B>([&](auto i) {
                 const int at = (first_half + i % per_block) * eighths + eighth;
-                V w0[P], w1[P];
+                Weights<P> w;
                 repeat<P>([&](auto p) {
-                    expand<F, pair>(block + p * f.panel_bytes + i / per_block * block_bytes(F), at, w0[p], w1[p]);
+                    w.template expand<F, turn>(block + p * f.panel_bytes + i / per_block * block_bytes(F), at, p);
                 });
                 repeat<R>([&](auto r) {
-                    const float* from = x + static_cast<size_t>(r) * f.x_stride + i * size + pair * 2;
-                    const V x0 = set1(from[0]), x1 = set1(from[1]);
+                    const Number* from = x + static_cast<size_t>(r) * f.x_stride + i * (size / K_OF_NUMBER) + turn * 2;
                     repeat<P>([&](auto p) {
                         constexpr int c = (i * R + r) * P + p;
-                        even[c] = fma(x0, w0[p], even[c]);
-                        odd[c] = fma(x1, w1[p], odd[c]);
+                        even[c] = w.times_even(from[0], p, even[c]);
+                        odd[c] = w.times_odd(from[1], p, odd[c]);
                     });
                 });
             });

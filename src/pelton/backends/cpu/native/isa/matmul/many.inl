@@ -16,9 +16,10 @@ constexpr bool IN_TURN = false;
 #endif
 constexpr int STRIP_BLOCKS = 8; // K-blocks of a strip
 
-// Weights or codes of some K-blocks of P panels, [k][P][16]; their scales and minima, [units][P][16].
+// Weights or codes of some K-blocks of P panels, [k][P][16], or pairs of them as numbers of x are; their scales and minima,
+// [units][P][16].
 struct Strip {
-    alignas(64) float weights[STRIP_BLOCKS * BLOCK_CODES * MANY_PANELS];
+    alignas(64) float weights[STRIP_BLOCKS * BLOCK_CODES * MANY_PANELS / K_OF_NUMBER];
     alignas(64) float scales[STRIP_BLOCKS * 2 * PANEL * MANY_PANELS];
     alignas(64) float minima[STRIP_BLOCKS * 2 * PANEL * MANY_PANELS];
     int panels, blocks;
@@ -29,7 +30,7 @@ struct Strip {
 
 // Rows of x from the strip's first k on, sums of x from its first unit on.
 struct Rows {
-    const float* x;
+    const Number* x;
     size_t x_stride;
     const float* sums;
     size_t sums_stride;
@@ -39,61 +40,57 @@ struct Rows {
 
 // ---- a strip's weights ----
 
-// K-blocks [first, first + to.blocks) of a panel, number p of the strip.
+// K-blocks [first, first + to.blocks) of a panel, number p of the strip: codes, or weights of the values form.
 template <Format F>
-void expand_codes(const uint8_t* panel, int first, int blocks, int p, Strip& to) {
-    constexpr int per_block = join_of(F).units(), span = span_of(F);
+void expand_panel(const Matrix& m, const uint8_t* panel, int first, int p, Strip& to) {
+    constexpr int per_block = join_of(F).units(), turns = 4 / K_OF_NUMBER;
     const int step = to.panels * PANEL;
+    const bool values = join_of(F).scales > 0 && m.values;
+    V scale = zero(), minimum = zero();
     for (int b = 0; b < to.blocks; ++b) {
         const uint8_t* block = block_at<F>(panel, first + b);
-        float* weights = to.weights + b * BLOCK * step + p * PANEL;
-        for (int eighth = 0; eighth < 4; ++eighth)
-            repeat<4>([&](auto pair) {
-                V even, odd;
-                expand<F, pair>(block, eighth, even, odd);
-                float* at = weights + (8 * eighth + 2 * pair) * step;
-                store(at, even);
-                store(at + step, odd);
+        float* weights = to.weights + b * BLOCK / K_OF_NUMBER * step + p * PANEL;
+        for (int eighth = 0; eighth < 4; ++eighth) {
+            if (values)
+                load_scale<F>(panel, first + b, eighth * per_block / 4, m.blocks, scale, minimum);
+            repeat<turns>([&](auto turn) {
+                Weights<1> w;
+                if (values)
+                    w.expand<F, turn>(block, eighth, 0, [&](V c) { return value_of<F>(c, scale, minimum, !m.exact); });
+                else
+                    w.expand<F, turn>(block, eighth, 0);
+                w.store(weights + (turns * eighth + turn) * 2 * step, 0, step);
             });
-        if constexpr (join_of(F).scales > 0) {
-            if (b % (span ? span : STRIP_BLOCKS) != 0)
-                continue;
-            for (int half = 0; half < per_block; ++half) {
-                V scale = zero(), minimum = zero();
-                load_scale<F>(panel, first + b, half, blocks, scale, minimum);
-                const int unit = span ? b / (span ? span : 1) * per_block + half : 0;
-                store(to.scales + unit * step + p * PANEL, scale);
-                store(to.minima + unit * step + p * PANEL, minimum);
-            }
         }
     }
 }
 
-// Codes become weights.
-inline void make_values(Strip& s, bool minima, bool round) {
-    const int step = s.panels * PANEL, length = BLOCK / s.join.units();
-    for (int k = 0; k < s.blocks * BLOCK; ++k) {
-        const int unit = s.span > 1 ? k / (BLOCK * s.span) : s.span ? k / length : 0;
-        for (int p = 0; p < step; p += PANEL) {
-            V w = mul(load(s.scales + unit * step + p), load(s.weights + k * step + p));
-            if (minima)
-                w = add(w, load(s.minima + unit * step + p));
-            store(s.weights + k * step + p, round ? round_bf16(w) : w);
+// Their scales and minima.
+template <Format F>
+void expand_strip_scales(const Matrix& m, const uint8_t* panel, int first, int p, Strip& to) {
+    constexpr int per_block = join_of(F).units(), span = span_of(F);
+    const int step = to.panels * PANEL;
+    for (int b = 0; b < to.blocks; b += span ? span : STRIP_BLOCKS)
+        for (int half = 0; half < per_block; ++half) {
+            V scale = zero(), minimum = zero();
+            load_scale<F>(panel, first + b, half, m.blocks, scale, minimum);
+            const int unit = span ? b / (span ? span : 1) * per_block + half : 0;
+            store(to.scales + unit * step + p * PANEL, scale);
+            store(to.minima + unit * step + p * PANEL, minimum);
         }
-    }
 }
 
 template <Format F>
 void expand_strip(const Matrix& m, int panel, int first, Strip& to) {
-    constexpr Join join = join_of(F);
-    to.join = join;
-    to.span = span_of(F);
-    for (int p = 0; p < to.panels; ++p)
-        expand_codes<F>(m.data + static_cast<size_t>(panel + p) * m.panel_bytes, first, m.blocks, p, to);
-    if (join.scales > 0 && m.values) {
-        make_values(to, join.minima, !m.exact);
-        to.join = {0, false};
-        to.span = 1;
+    const bool scaled = join_of(F).scales > 0 && !m.values;
+    to.join = scaled ? join_of(F) : Join{0, false};
+    to.span = scaled ? span_of(F) : 1;
+    for (int p = 0; p < to.panels; ++p) {
+        const uint8_t* from = m.data + static_cast<size_t>(panel + p) * m.panel_bytes;
+        expand_panel<F>(m, from, first, p, to);
+        if constexpr (join_of(F).scales > 0)
+            if (scaled)
+                expand_strip_scales<F>(m, from, first, p, to);
     }
 }
 
@@ -121,9 +118,9 @@ template <int R, int P>
     return chains;
 }
 
-// Sums of one unit: `pairs` times two k.
+// Sums of one unit: `pairs` times two numbers of x.
 template <int R, int P>
-[[gnu::always_inline]] inline Vectors<R * P> sums_of(const float* x, size_t x_stride, const float* weights, int pairs) {
+[[gnu::always_inline]] inline Vectors<R * P> sums_of(const Number* x, size_t x_stride, const float* weights, int pairs) {
     constexpr int step = P * PANEL, unrolled = 4;
     if constexpr (IN_TURN) {
         const Vectors<R * P> even = chains_of<R, P>(x, x_stride, weights, pairs);
@@ -136,17 +133,13 @@ template <int R, int P>
     repeat<R * P>([&](auto i) { even[i] = odd[i] = zero(); });
     for (int i = 0; i < pairs; i += unrolled, x += 2 * unrolled, weights += 2 * unrolled * step)
         repeat<unrolled>([&](auto pair) {
-            V w0[P], w1[P];
-            repeat<P>([&](auto p) {
-                w0[p] = load(weights + 2 * pair * step + p * PANEL);
-                w1[p] = load(weights + (2 * pair + 1) * step + p * PANEL);
-            });
+            Weights<P> w;
+            repeat<P>([&](auto p) { w.load(weights + 2 * pair * step + p * PANEL, p); });
             repeat<R>([&](auto r) {
-                const float* from = x + r * x_stride + 2 * pair;
-                const V x0 = set1(from[0]), x1 = set1(from[1]);
+                const Number* from = x + r * x_stride + 2 * pair;
                 repeat<P>([&](auto p) {
-                    even[r * P + p] = fma(x0, w0[p], even[r * P + p]);
-                    odd[r * P + p] = fma(x1, w1[p], odd[r * P + p]);
+                    even[r * P + p] = w.times_even(from[0], p, even[r * P + p]);
+                    odd[r * P + p] = w.times_odd(from[1], p, odd[r * P + p]);
                 });
             });
         });
@@ -208,13 +201,14 @@ template <int R, int P, bool MINIMA>
 template <int R, int P, Way W>
 [[gnu::always_inline]] inline void strip_of_rows(const Strip& s, const Rows& rows) {
     State<R, P> state;
-    const int per_block = s.join.units(), units = s.blocks * per_block, pairs = BLOCK / 2 / per_block;
+    const int per_block = s.join.units(), units = s.blocks * per_block, pairs = BLOCK / 2 / K_OF_NUMBER / per_block;
     repeat<R * P>([&](auto i) {
         state.group[i] = zero();
         state.acc[i] = s.first ? zero() : load(rows.out + i / P * rows.out_stride + i % P * PANEL);
     });
     repeat<R>([&](auto r) { state.of_x[r] = 0.0f; });
-    const float *x = rows.x, *weights = s.weights;
+    const Number* x = rows.x;
+    const float* weights = s.weights;
     for (int unit = 0; unit < units; ++unit, x += 2 * pairs, weights += 2 * pairs * P * PANEL) {
         const Vectors<R * P> sums = sums_of<R, P>(x, rows.x_stride, weights, pairs);
         if constexpr (W == Way::plain)
@@ -282,7 +276,8 @@ inline void strip_of_all(const Strip& s, Rows rows, int count) {
 
 using ExpandStrip = void (*)(const Matrix&, int panel, int first, Strip&);
 
-static void many(const MatmulArgs& a, ExpandStrip expand_into) {
+// x, x_stride: of the rows, as numbers.
+static void many(const MatmulArgs& a, const Number* x, size_t x_stride, ExpandStrip expand_into) {
     const Matrix& m = *a.matrix;
     Strip s;
     for (int p = 0; p < a.panels; p += s.panels) {
@@ -292,7 +287,7 @@ static void many(const MatmulArgs& a, ExpandStrip expand_into) {
             s.first = first == 0;
             s.last = first + s.blocks == m.blocks;
             expand_into(m, a.panel + p, first, s);
-            Rows rows{a.x + first * BLOCK, a.x_stride, a.sums, a.sums_stride, a.out + p * PANEL, a.out_stride};
+            Rows rows{x + first * BLOCK / K_OF_NUMBER, x_stride, a.sums, a.sums_stride, a.out + p * PANEL, a.out_stride};
             if (s.join.minima)
                 rows.sums += (m.uses_half_sums() ? m.blocks : 0) + first * s.join.units();
             strip_of_all(s, rows, a.rows);

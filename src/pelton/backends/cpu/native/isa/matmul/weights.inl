@@ -237,3 +237,78 @@ template <Format F>
         value = add(value, minimum);
     return round ? round_bf16(value) : value;
 }
+
+// ---- what numbers of x are multiplied with ----
+
+// Where x comes in fp32, a number is one of its numbers. dpbf16ps adds two products of bf16 to each lane, one after the other
+// as two fma would, that of the upper halves first. So with every second k side by side, the earlier one above, it goes on
+// with a chain of order 1 at twice the rate.
+#if defined(PELTON_ISA_AVX512_BF16)
+constexpr int K_OF_NUMBER = 2;
+using Number = uint32_t; // of each four k: (k + 2, k), then (k + 3, k + 1)
+#else
+constexpr int K_OF_NUMBER = 1;
+using Number = float;
+#endif
+
+// Of P panels: `even` is multiplied with the first of two adjacent numbers, `odd` with the second.
+template <int P>
+struct Weights {
+#if defined(PELTON_ISA_AVX512_BF16)
+    U even[P], odd[P];
+
+    // The upper halves of `above` over those of `below`; and the lower ones.
+    static U upper_halves(U above, U below) { return by_halves(above.v, _mm512_srli_epi32(below.v, 16)); }
+    static U lower_halves(U above, U below) { return by_halves(_mm512_slli_epi32(above.v, 16), below.v); }
+    static U by_halves(__m512i above, __m512i below) {
+        return {_mm512_ternarylogic_epi32(above, below, _mm512_set1_epi32(static_cast<int>(0xffff0000u)), TAKE_A)};
+    }
+
+    // Four adjacent k of each output: two and two side by side.
+    [[gnu::always_inline]] void load_fours(const void* first_two, const void* second_two, int p) {
+        const U first = uload(first_two), second = uload(second_two);
+        even[p] = lower_halves(first, second);
+        odd[p] = upper_halves(first, second);
+    }
+    template <Format F, int TURN, class Change>
+    [[gnu::always_inline]] void expand(const uint8_t* block, int eighth, int p, Change change) {
+        if constexpr (layout(F).codes == Codes::bf16) {
+            const uint16_t* from = halves(block + scale_bytes(F)) + (8 * eighth + 4 * TURN) * PANEL;
+            load_fours(from, from + 2 * PANEL, p);
+        } else {
+            V k[4];
+            PELTON_NS::expand<F, 2 * TURN>(block, eighth, k[0], k[1]);
+            PELTON_NS::expand<F, 2 * TURN + 1>(block, eighth, k[2], k[3]);
+            even[p] = upper_halves(bits(change(k[0])), bits(change(k[2])));
+            odd[p] = upper_halves(bits(change(k[1])), bits(change(k[3])));
+        }
+    }
+    void load(const float* from, int p) { even[p] = uload(from), odd[p] = uload(from + P * PANEL); }
+    void store(float* to, int p, int step) const { PELTON_NS::store(to, floats(even[p])), PELTON_NS::store(to + step, floats(odd[p])); }
+    V times_even(Number x, int p, V chain) const { return products(x, even[p], chain); }
+    V times_odd(Number x, int p, V chain) const { return products(x, odd[p], chain); }
+    static V products(Number x, U w, V chain) {
+        const __m512i both = _mm512_set1_epi32(static_cast<int>(x));
+        return {_mm512_dpbf16_ps(chain.v, (__m512bh)both, (__m512bh)w.v)};
+    }
+#else
+    V even[P], odd[P];
+
+    template <Format F, int TURN, class Change>
+    [[gnu::always_inline]] void expand(const uint8_t* block, int eighth, int p, Change change) {
+        PELTON_NS::expand<F, TURN>(block, eighth, even[p], odd[p]);
+        even[p] = change(even[p]);
+        odd[p] = change(odd[p]);
+    }
+    void load(const float* from, int p) { even[p] = PELTON_NS::load(from), odd[p] = PELTON_NS::load(from + P * PANEL); }
+    void store(float* to, int p, int step) const { PELTON_NS::store(to, even[p]), PELTON_NS::store(to + step, odd[p]); }
+    V times_even(Number x, int p, V chain) const { return fma(set1(x), even[p], chain); }
+    V times_odd(Number x, int p, V chain) const { return fma(set1(x), odd[p], chain); }
+#endif
+
+    // k = 8 eighth + 2 K_OF_NUMBER TURN and so many more of a K-block: weights or codes. `change`: of each, before it is taken.
+    template <Format F, int TURN>
+    [[gnu::always_inline]] void expand(const uint8_t* block, int eighth, int p) {
+        expand<F, TURN>(block, eighth, p, [](V code) { return code; });
+    }
+};
