@@ -50,7 +50,7 @@ int Worker::product_panels(const OpRecord& op) const {
 // Pairs of panels of each worker's first run: half of its share, and nothing where weights are not what takes the time.
 int Worker::first_run(int pairs, int rows) const {
     constexpr int MOST_THREADS = 64;  // bits of Stage::firsts
-    return rows <= FEW_ROWS && x.threads() <= MOST_THREADS ? pairs / (2 * x.threads()) : 0;
+    return rows <= MANY_ROWS && x.threads() <= MOST_THREADS ? pairs / (2 * x.threads()) : 0;
 }
 
 // Where this worker's first run of the products behind `op` begins; behind the last those of the next step.

@@ -15,12 +15,11 @@ constexpr int HEAD_ROWS = 32;    // logit rows that share a pass over the head's
 constexpr uint64_t NORM_FLOPS = 4, LAYER_NORM_FLOPS = 7, ACTIVATION_FLOPS = 20, TABLE_FLOPS = 60, SOFTMAX_FLOPS = 20,
                    SOFTCAP_FLOPS = 20, SLOPE_FLOPS = 2, CHOICE_FLOPS = 20;
 
-// Pieces of steps with more rows take some hundred microseconds, and so do waits for them: a core that parks at each of them
-// slows down.
+// Up to so many rows reading weights takes much of the time. Pieces of steps with more take some hundred microseconds, and so do
+// waits for them: a core that parks at each of them slows down.
 constexpr int MANY_ROWS = 64;
 constexpr uint64_t MANY_ROWS_SPIN_NS = 100'000;
 
-constexpr int FEW_ROWS = 8;  // up to here weights stream from memory; with more a panel is work enough to be handed out alone
 constexpr size_t AHEAD_BYTES = size_t{64} << 10;  // of the next products' weights that a worker asks for while it waits, as measured
 
 constexpr int ROW_PIECE = 4;  // rows a worker takes at a time in stages that go by rows

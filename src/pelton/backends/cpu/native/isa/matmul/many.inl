@@ -26,6 +26,8 @@ struct Strip {
     Join join; // none in the values form
     int span;
     bool first, last; // of the row
+    const uint8_t* ahead; // the packed bytes of the next strip's first panel
+    size_t ahead_bytes, panel_bytes;
 };
 
 // Rows of x from the strip's first k on, sums of x from its first unit on.
@@ -36,6 +38,7 @@ struct Rows {
     size_t sums_stride;
     float* out;
     size_t out_stride;
+    int group, groups; // the first of them, of how many
 };
 
 // ---- a strip's weights ----
@@ -228,10 +231,17 @@ template <int R, int P, Way W>
     });
 }
 
-// Groups of R rows, one after the other.
+// Groups of R rows, one after the other. Each asks for its part of the next strip, so that memory does not rest while this
+// one is multiplied. (A function that does nothing else would be dropped by gcc.)
 template <int R, int P, Way W>
 void strip_of_groups(const Strip& s, Rows rows, int groups) {
-    for (; groups > 0; --groups) {
+    constexpr size_t line = 64;
+    const size_t lines = s.ahead_bytes / line, parts = static_cast<size_t>(rows.groups);
+    for (; groups > 0; --groups, ++rows.group) {
+        const size_t part = static_cast<size_t>(rows.group);
+        for (size_t i = lines * part / parts; i < lines * (part + 1) / parts; ++i)
+            for (int p = 0; p < P; ++p)
+                __builtin_prefetch(s.ahead + static_cast<size_t>(p) * s.panel_bytes + i * line);
         strip_of_rows<R, P, W>(s, rows);
         rows.x += R * rows.x_stride;
         if constexpr (W == Way::lifted || W == Way::grouped_lifted)
@@ -256,6 +266,7 @@ void strip_of_size(const Strip& s, const Rows& rows, int size, int groups) {
 // Any number of rows, in groups as equal as they can be.
 inline void strip_of_all(const Strip& s, Rows rows, int count) {
     const int groups = (count + MANY_ROWS - 1) / MANY_ROWS, size = count / groups, larger = count % groups;
+    rows.groups = groups;
     const auto part = [&](int rows_each, int number) {
         if (s.panels == 1)
             strip_of_size<1>(s, rows, rows_each, number);
@@ -269,6 +280,7 @@ inline void strip_of_all(const Strip& s, Rows rows, int count) {
     if (s.join.minima)
         rows.sums += done * rows.sums_stride;
     rows.out += done * rows.out_stride;
+    rows.group = larger;
     part(size, groups - larger);
 }
 
@@ -280,14 +292,18 @@ using ExpandStrip = void (*)(const Matrix&, int panel, int first, Strip&);
 static void many(const MatmulArgs& a, const Number* x, size_t x_stride, ExpandStrip expand_into) {
     const Matrix& m = *a.matrix;
     Strip s;
+    s.panel_bytes = m.panel_bytes;
     for (int p = 0; p < a.panels; p += s.panels) {
         s.panels = a.panels - p < MANY_PANELS ? 1 : MANY_PANELS;
         for (int first = 0; first < m.blocks; first += STRIP_BLOCKS) {
             s.blocks = m.blocks - first < STRIP_BLOCKS ? m.blocks - first : STRIP_BLOCKS;
             s.first = first == 0;
             s.last = first + s.blocks == m.blocks;
+            const int after = first + s.blocks, next = s.last ? p + s.panels : p; // where the next strip begins
+            s.ahead = m.data + static_cast<size_t>(a.panel + next) * m.panel_bytes + m.panel_bytes * static_cast<size_t>(s.last ? 0 : after) / static_cast<size_t>(m.blocks);
+            s.ahead_bytes = m.panel_bytes * STRIP_BLOCKS / static_cast<size_t>(m.blocks);
             expand_into(m, a.panel + p, first, s);
-            Rows rows{x + first * BLOCK / K_OF_NUMBER, x_stride, a.sums, a.sums_stride, a.out + p * PANEL, a.out_stride};
+            Rows rows{x + first * BLOCK / K_OF_NUMBER, x_stride, a.sums, a.sums_stride, a.out + p * PANEL, a.out_stride, 0, 1};
             if (s.join.minima)
                 rows.sums += (m.uses_half_sums() ? m.blocks : 0) + first * s.join.units();
             strip_of_all(s, rows, a.rows);
