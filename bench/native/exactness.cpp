@@ -8,6 +8,7 @@
 
 #include "cases.h"
 #include "isa/simd.h"
+#include "memory.h"
 #include "threads/pool.h"
 
 using namespace pelton;
@@ -16,7 +17,7 @@ using cases::Array;
 
 namespace {
 
-constexpr int MOST_ROWS = 64, PIECE = 4;  // panels handed out at once
+constexpr int MOST_ROWS = 64, PIECE = 8;  // panels handed out at once
 
 struct Shape {
     int outputs, cols;
@@ -215,17 +216,20 @@ int main(int count, char** words) {
     FlushDenormals flush;
     cases::Random random;
     std::vector<Weights> weights;
-    std::vector<Array<uint8_t>> memory;
+    size_t all = 0;
+    for (const Shape& shape : LAYER) all += LAYERS * panel_bytes(Format::bf16, padded(shape.cols) / BLOCK) * static_cast<size_t>(shape.outputs / PANEL);
+    const Memory memory(all);  // in large pages where the system has them, as the file is that a second start maps
+    for (size_t i = 0; i < all; i += 2) {
+        const uint16_t half = random.half();
+        std::memcpy(memory.data() + i, &half, 2);
+    }
+    size_t at = 0;
     for (int layer = 0; layer < LAYERS; ++layer)
         for (const Shape& shape : LAYER) {
             const int k = padded(shape.cols) / BLOCK, panels = shape.outputs / PANEL;
             const size_t bytes = panel_bytes(Format::bf16, k);
-            memory.emplace_back(bytes * static_cast<size_t>(panels));
-            for (size_t i = 0; i + 1 < memory.back().size(); i += 2) {
-                const uint16_t half = random.half();
-                std::memcpy(memory.back().data() + i, &half, 2);
-            }
-            weights.push_back({{Format::bf16, shape.outputs, shape.cols, k, panels, bytes, memory.back().data()}});
+            weights.push_back({{Format::bf16, shape.outputs, shape.cols, k, panels, bytes, memory.data() + at}});
+            at += bytes * static_cast<size_t>(panels);
         }
     constexpr size_t WIDEST = 3072, DEEPEST = 1536;
     Array<float> x(MOST_ROWS * DEEPEST), out(MOST_ROWS * WIDEST), second(MOST_ROWS * WIDEST);

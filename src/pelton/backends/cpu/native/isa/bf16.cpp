@@ -26,8 +26,8 @@ static void narrow(const float* from, int n, uint16_t* to) {
     }
 }
 
-// Fewer rows than this are the base's: weights in fewer bits are unpacked to fp32 in fewer steps.
-constexpr int least_rows(Format format) { return layout(format).codes == Codes::bf16 ? 1 : 3; }
+// Fewer rows than this are the base's: their weights are unpacked to fp32 in fewer steps than to pairs.
+constexpr int least_rows(Format format) { return layout(format).codes == Codes::bf16 ? 2 : 3; }
 
 static void matmul_pairs(const MatmulArgs& a) {
     const Matrix& m = *a.matrix;

@@ -6,7 +6,7 @@
 // hide the latency of fma; fewer rows take several units together to reach it. STREAM_ROWS: with up to so many rows,
 // weights of 16 bits and more come slower than they are multiplied.
 #if defined(PELTON_ISA_AVX512_BF16)
-constexpr int ROW_GROUP = 8, CHAINS = 16, PANELS_AT_ONCE = 1, STREAM_ROWS = 8;
+constexpr int ROW_GROUP = 8, CHAINS = 8, PANELS_AT_ONCE = 1, STREAM_ROWS = 8;
 #elif defined(PELTON_ISA_AVX512)
 constexpr int ROW_GROUP = 4, CHAINS = 8, PANELS_AT_ONCE = 2, STREAM_ROWS = 8;
 #elif defined(PELTON_ISA_AVX2)
