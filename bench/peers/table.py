@@ -149,6 +149,24 @@ def exactness(lines: Sequence[Line]) -> str:
     return _markdown(rows)
 
 
+def step(lines: Sequence[Line]) -> str:
+    """The last line of each model in step.jsonl: for each workload the step beside its limit, and its parts."""
+    last = {line["settings"]["formats"]: line["figures"] for line in lines}
+    groups = list(dict.fromkeys(name for figures in last.values() for row in figures.values() for name in row))
+    groups = ["step", *(name for name in groups if name != "step")]
+    rows: list[tuple[str, ...]] = [("weights", "workload", *(f"{name}, ms" for name in groups))]
+    rows.append(tuple("---" for _ in rows[0]))
+    for formats, figures in last.items():
+        for workload, row in figures.items():
+            rows.append((formats, workload, *(_beside_limit(row[name]) if name in row else "" for name in groups)))
+    return _markdown(rows)
+
+
+def _beside_limit(part: Mapping[str, float]) -> str:
+    share = f" ({part['limit_ms'] / part['ms']:.0%})" if part["limit_ms"] and part["ms"] else ""
+    return f"{part['ms']:.2f}{share}"
+
+
 def told_machine(lines: Sequence[Line]) -> str:
     """Where the last line was measured."""
     if not lines or "machine" not in lines[-1]:
@@ -173,7 +191,7 @@ def main() -> None:
     flags.add_argument("--results", type=Path, default=record.RESULTS, help="folder of the JSON lines")
     flags.add_argument("--into", type=Path, help="a file with marks, such as docs/numbers.md")
     given = flags.parse_args()
-    for name, filled in (("peers", lambda lines: table(latest(lines))), ("exactness", exactness)):
+    for name, filled in (("peers", lambda lines: table(latest(lines))), ("step", step), ("exactness", exactness)):
         lines = read(given.results / f"{name}.jsonl")
         if not lines:
             continue
