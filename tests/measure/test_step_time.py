@@ -8,11 +8,13 @@ from tests.backends.mini import compiled, mini_module, with_windows
 from tests.backends.probed import canned
 
 from pelton.backends.backend import StepInputs, StepOutputs
+from pelton.backends.cpu.probe.figures import FLOAT, INT8
 from pelton.cli.measured_step import Described, Limits, Measured, sum_lines
 from pelton.core.clock import SystemClock
 from pelton.kv.pool import NULL_BLOCK
 from pelton.measure.step_time import WARMUPS, Pools, Shape, StepTime, measure_step, step_inputs, step_time
 from pelton.program.module import Module
+from pelton.program.op import Cost
 
 OPS, STEPS, AROUND = 8, 16, 0.0001
 
@@ -52,7 +54,15 @@ def test_shares_are_of_the_same_steps() -> None:
 def test_a_limit_of_a_busy_probe_is_marked() -> None:
     for load, end in ((0.0, "of it reached"), (99.0, "of it reached (probed on a busy machine)")):
         probe = replace(canned(), load_before=load)
-        assert lines(timed(0.0), Limits(1e9, 1e9, probe))["limit"].endswith(end)
+        assert lines(timed(0.0), Limits(1e9, 1e9, FLOAT, probe))["limit"].endswith(end)
+
+
+@pytest.mark.parametrize(("read", "flops", "bound"), [(8, 2, "moving its bytes"), (2, 8, "computing its products")])
+def test_the_limit_is_named(read: int, flops: int, bound: str) -> None:
+    limits = Limits(1.0, 1.0, INT8, canned())
+    bounds = limits.bounds(Cost(flops=flops, read=read))
+    assert max(bounds, key=bounds.__getitem__) == bound and limits.seconds(Cost(flops=flops, read=read)) == 8
+    assert "GFLOP/s with rows of 8 bits)" in lines(timed(0.0), limits)["limit"]
 
 
 def test_a_busy_machine_is_told() -> None:

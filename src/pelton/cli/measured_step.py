@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pelton.backends.cpu.machine import worker_cores
 from pelton.backends.cpu.probe.cached import load
-from pelton.backends.cpu.probe.figures import MachineProbe
+from pelton.backends.cpu.probe.figures import FLOAT, INT8, MachineProbe
 from pelton.backends.cpu.probe.identity import identify
 from pelton.backends.cpu.probe.limits import expansion_rate, matrix_rate, read_rate
 from pelton.cli.fold import Run, fold
@@ -39,23 +39,32 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The machine's rates: bytes read and FLOPs per second. `expansion`: of packed weights, None where unknown."""
+    """The machine's rates: bytes read and FLOPs per second. `inputs`: of the products whose rate this is."""
 
     bandwidth: float
     matrix: float
+    inputs: str
     probe: MachineProbe
 
     @staticmethod
-    def of(working_set: int, threads: int) -> "Limits | None":
+    def of(working_set: int, threads: int, inputs: str) -> "Limits | None":
         """From the kept probe of this machine; None where there is none."""
         probe = load(identify(threads))
         if probe is None:
             return None
-        return Limits(read_rate(probe, working_set, len(worker_cores(threads))), matrix_rate(probe), probe)
+        bandwidth = read_rate(probe, working_set, len(worker_cores(threads)))
+        return Limits(bandwidth, matrix_rate(probe, inputs), inputs, probe)
+
+    def bounds(self, cost: Cost) -> dict[str, float]:
+        """Seconds that the work takes at least, by what takes them."""
+        return {
+            "moving its bytes": (cost.read + cost.written) / self.bandwidth,
+            "computing its products": cost.flops / self.matrix,
+        }
 
     def seconds(self, cost: Cost) -> float:
-        """What the work takes at least: moving its bytes, or computing."""
-        return max((cost.read + cost.written) / self.bandwidth, cost.flops / self.matrix)
+        """The longer of them."""
+        return max(self.bounds(cost).values())
 
     def expanding(self, weights: dict[str, int]) -> float | None:
         """Seconds of unpacking these bytes of each packed format for one row; None where one is unknown."""
@@ -91,7 +100,7 @@ class Measured:
         """What bounds the step, and its seconds."""
         if self.limits is None:
             return None
-        bounds = {"moving its bytes": self.limits.seconds(self.total)}
+        bounds = self.limits.bounds(self.total)
         expanding = self.limits.expanding(self.weights) if self.shape.tokens * self.shape.sequences == 1 else None
         if expanding is not None:
             bounds["unpacking its weights"] = expanding
@@ -149,7 +158,8 @@ def _measure(config: EngineConfig, described: Described, shape: Shape, repeats: 
         if name.startswith("weight_bytes:") and count > before[name]
     }
     total = sum(item.cost.read + item.cost.written for item in described.costs)
-    return Measured(described, shape, time, weights, Limits.of(total, config.backend.threads))
+    inputs = INT8 if config.model.activations == INT8 else FLOAT
+    return Measured(described, shape, time, weights, Limits.of(total, config.backend.threads, inputs))
 
 
 def op_lines(measured: Measured, *, fold_layers: bool) -> list[str]:
@@ -221,7 +231,8 @@ def _limit_text(measured: Measured) -> str:
         return NOT_PROBED
     name, seconds = least
     reached = _share(seconds, measured.time.step)
-    rates = f"{limits.bandwidth / 1e9:.1f} GB/s, {limits.matrix / 1e9:.0f} GFLOP/s"
+    rows = " with rows of 8 bits" if limits.inputs == INT8 else ""
+    rates = f"{limits.bandwidth / 1e9:.1f} GB/s, {limits.matrix / 1e9:.0f} GFLOP/s{rows}"
     return f"{_ms(seconds)} ms for {name} (probed: {rates}): {reached} of it reached{limits.probe.mark}"
 
 

@@ -52,7 +52,7 @@ HEADER = ("op", "output", "weights", "read", "written", "FLOPs", "FLOP/B")
 )
 @click.option(
     "--sequences",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=65536),
     default=1,
     show_default=True,
     help="So many sequences, with so many tokens each.",

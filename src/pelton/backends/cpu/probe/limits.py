@@ -41,12 +41,12 @@ def expansion_rate(probe: MachineProbe, name: str, threads: int | None = None) -
     return None
 
 
-def matrix_rate(probe: MachineProbe) -> float:
+def matrix_rate(probe: MachineProbe, inputs: str = FLOAT) -> float:
     """FLOPs per second that the kernels in use reach at their best number of rows, weights in the cache.
 
-    Rows of 8 bits are another arithmetic and do not count.
+    `inputs`: FLOAT or INT8; rows of 8 bits are another arithmetic with a rate of its own.
     """
-    mine = [rate for rate in probe.products if rate.isa == probe.identity.isa and rate.inputs == FLOAT]
+    mine = [rate for rate in probe.products if rate.isa == probe.identity.isa and rate.inputs == inputs]
     return max(rate.flops_per_s.median for rate in mine)
 
 
