@@ -54,13 +54,9 @@ def choose_isa() -> tuple[str, tuple[str, ...]]:
         return available[0], passed_over
     if forced not in available:
         reasons = {name: reason for name, reason, _ in refused}
-        if forced not in reasons:
-            raise SettingError(
-                f"PELTON_ISA={forced!r} is no instruction set of this kind of processor.",
-                f"Use one of: {', '.join(available)}.",
-            )
-        told = f"PELTON_ISA={forced!r} cannot run here: {reasons[forced]}."
-        raise SettingError(told, f"Use one of: {', '.join(available)}.")
+        other = "is no instruction set of this kind of processor"
+        told = f"cannot run here: {reasons[forced]}" if forced in reasons else other
+        raise SettingError(f"PELTON_ISA={forced!r} {told}.", f"Use one of: {', '.join(available)}.")
     if forced == available[0]:
         return forced, passed_over
     return forced, (f"PELTON_ISA forces {forced}; the best available is {available[0]}", *passed_over)
