@@ -112,6 +112,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "max_num_batched_tokens": ("64", 64),
     "long_prefill_token_threshold": ("16", 16),
     "max_num_queued_reqs": ("3", 3),
+    "itl_target_ms": ("80", 80),
     "scheduling_policy": ("priority", "priority"),
     "max_steps_per_call": ("3", 3),
     "backend": ("reference", "reference"),
@@ -132,10 +133,11 @@ VALUES: dict[str, tuple[str, object]] = {
     "client_timeout": ("7.5", 7.5),
     "log_level": ("error", "error"),
     "shutdown_timeout": ("1", 1.0),
+    "request_timeout": ("90", 90.0),
     "watchdog_timeout": ("9.5", 9.5),
 }
 SWITCHES = [name for name, setting in SETTINGS.items() if setting.kind is Kind.SWITCH]
-TOGETHER = {"chat_template", "ssl_keyfile", "ssl_certfile", "model"}  # tested below
+TOGETHER = {"fairness_weights", "chat_template", "ssl_keyfile", "ssl_certfile", "model"}  # tested below
 
 
 def test_every_setting_is_in_the_table() -> None:
@@ -185,6 +187,13 @@ def test_files_of_settings(caught: Caught, files: dict[str, str]) -> None:
     good("--chat-template", files["template"], "--ssl-keyfile", files["key"], "--ssl-certfile", files["cert"])
     assert caught.config.model.chat_template == "{{ messages[0].content }}"
     assert (caught.door.ssl_keyfile, caught.door.ssl_certfile) == (files["key"], files["cert"])
+
+
+def test_weights_need_their_order(caught: Caught) -> None:
+    good("--scheduling-policy", "fair", "--fairness-weights", '{"ann": 2}')
+    assert caught.config.schedule.fairness_weights == '{"ann": 2}'
+    assert "would have no effect" in bad("--fairness-weights", '{"ann": 2}')
+    assert "ann" not in bad("--scheduling-policy", "fair", "--fairness-weights", '{"ann": 0}'), "it may be a key"
 
 
 def test_the_model(caught: Caught, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,7 +423,10 @@ def test_every_reason_is_about_a_setting_that_there_is_not() -> None:
         (["-np", "0"], "-np 0 cannot work. It must be from 1 to 65536."),
         (["--kv-cache-memory-bytes", "much"], "--kv-cache-memory-bytes much cannot work. 'much' is no number of bytes"),
         (["--dtype", "int4"], "--dtype int4 cannot work. It must be one of auto, bfloat16, float32."),
-        (["--scheduling-policy", "lru"], "--scheduling-policy lru cannot work. It must be one of fcfs, priority."),
+        (
+            ["--scheduling-policy", "lru"],
+            "--scheduling-policy lru cannot work. It must be one of cached, fair, fcfs, priority, shortest.",
+        ),
         (["--backend", "cuda"], "--backend cuda cannot work. It must be one of cpu, reference."),
         (["--kv-codec", "fp8"], "--kv-codec fp8 cannot work. It must be plain."),
         (
@@ -450,7 +462,9 @@ def test_an_error_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bad() == "PELTON_MAX_NUM_SEQS=many cannot work. It must be a whole number."
     monkeypatch.setenv("PELTON_MAX_NUM_SEQS", "")
     monkeypatch.setenv("PELTON_SCHEDULING_POLICY", "lru")
-    assert bad() == "PELTON_SCHEDULING_POLICY=lru cannot work. It must be one of fcfs, priority."
+    assert (
+        bad() == "PELTON_SCHEDULING_POLICY=lru cannot work. It must be one of cached, fair, fcfs, priority, shortest."
+    )
     monkeypatch.setenv("PELTON_SCHEDULING_POLICY", "")
     monkeypatch.setenv("PELTON_API_KEY", "se\ncret")
     assert bad().startswith("PELTON_API_KEY holds a key that cannot work.") and "cret" not in bad()
@@ -480,7 +494,10 @@ def test_a_variable_that_nobody_reads(caught: Caught, monkeypatch: pytest.Monkey
         ("max-num-seqs: 0\n", "max-num-seqs: 0 cannot work. It must be from 1 to 65536."),
         ("max-num-seqs: true\n", "max-num-seqs: True cannot work. It must be a whole number."),
         ("strict: maybe\n", "strict: maybe cannot work. It must be true or false."),
-        ("scheduling-policy: lru\n", "scheduling-policy: lru cannot work. It must be one of fcfs, priority."),
+        (
+            "scheduling-policy: lru\n",
+            "scheduling-policy: lru cannot work. It must be one of cached, fair, fcfs, priority, shortest.",
+        ),
         ("override-generation-config: {top_p: 7}\n", "override-generation-config: top_p=7.0 is out of range."),
         ("host: 1\n", "host: 1 cannot work. It must be text."),
         ("port: 1\nPORT: 2\n", "PORT is no setting."),

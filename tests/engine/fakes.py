@@ -28,7 +28,7 @@ from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
 from pelton.runner.rows import RowStates
 from pelton.runner.runner import Runner
-from pelton.schedule.orders.fcfs import FirstComeFirstServed
+from pelton.schedule import ORDERS
 from pelton.schedule.scheduler import Scheduler
 from pelton.tokenize.tokenizer import Tokenizer
 
@@ -181,6 +181,7 @@ def make_engine(
     cap: int = 0,
     prefixes: bool = True,
     steps: int = 1,
+    order: str = "fcfs",
 ) -> tuple[Engine, FakeExecutable, BlockPool]:
     """`steps`: most of one call."""
     limits = ScheduleSection(
@@ -191,7 +192,7 @@ def make_engine(
     )
     cache = CacheSection(enable_prefix_caching=prefixes)
     pool = BlockPool(blocks + 1)
-    scheduler = Scheduler(limits, cache, FirstComeFirstServed(), (KVGroup(pool),), BLOCK, max_len)
+    scheduler = Scheduler(limits, cache, ORDERS.get(order)(), (KVGroup(pool),), BLOCK, max_len)
     executable = FakeExecutable(blocks + 1, budget)
     runner = Runner(executable, RowStates(rows, scheduler.max_len, BLOCK), fake_encode)
     return Engine(scheduler, runner, FakeClock(), Counters(), BLOCK), executable, pool

@@ -279,7 +279,7 @@ def test_figures_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[StepPlan] = []
     compute, plan = executable.run, engine.scheduler.plan
     monkeypatch.setattr(executable, "run", lambda inputs: (engine.clock.advance(0.5), compute(inputs))[1])  # type: ignore[attr-defined]
-    monkeypatch.setattr(engine.scheduler, "plan", lambda: (engine.clock.advance(0.25), plan())[1])  # type: ignore[attr-defined]
+    monkeypatch.setattr(engine.scheduler, "plan", lambda now: (engine.clock.advance(0.25), plan(now))[1])  # type: ignore[attr-defined]
     engine.on_plan = plans.append
     assert engine.stats.steps_total == 0 and engine.last_plan is None
     add(engine, "one", PROMPT, 2)

@@ -147,7 +147,8 @@ def test_no_setting_leaves_the_whole_text_to_defaults() -> None:
 )
 def test_requests_arrive_as_they_are(params: SamplingParams, salt: str) -> None:
     params = replace(params, bad_words=[TEXT], stop=[TEXT])
-    request = make_request(params, priority=-3, bad_word_ids=((1, 2), (3,)), cache_salt=salt)
+    request = make_request(params, priority=-3, bad_word_ids=((1, 2), (3,)), cache_salt=salt, owner=salt[::-1])
+    request = replace(request, deadline=request.arrival + 2.5)
     add = decode_inbound(body(Add(WireRequest.of(request), ("7",))))
     assert isinstance(add, Add)
     assert add.request.request() == request

@@ -12,8 +12,7 @@ from tests.schedule.traffic import Sequence, Traffic, in_series, make
 
 from pelton.core.config import CacheSection
 from pelton.kv.pool import NULL_BLOCK
-from pelton.schedule.orders.fcfs import FirstComeFirstServed
-from pelton.schedule.orders.priority import Priority
+from pelton.schedule import ORDERS
 
 BASES = ([0, 1, 2] * 10, [0, 1, 2, 0, 0, 1] * 5, [2] * 30)
 MAX_LEN = 30
@@ -32,7 +31,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         cap=st.sampled_from((0, 4, 5)),
         caching=st.sampled_from((True, True, True, False)),
         most=st.sampled_from((None, None, 0, 12)),
-        aged=st.booleans(),
+        order=st.sampled_from(ORDERS.names()),
         cost=st.sampled_from((0.0, 0.0, 0.05)),
         windows_and_steps=st.tuples(st.sampled_from(WINDOWS), st.sampled_from((1, 3, 8))),
     )
@@ -43,16 +42,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         cap: int,
         caching: bool,
         most: int | None,
-        aged: bool,
+        order: str,
         cost: float,
         windows_and_steps: tuple[tuple[int | None, ...], int],
     ) -> None:
         windows, steps = windows_and_steps
         cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most)
-        order = Priority() if aged else FirstComeFirstServed()
         self.caching = caching
         self.traffic = Traffic(
-            in_series(make(4, budget, blocks, MAX_LEN, cap, cache=cache, order=order, windows=windows), steps), windows
+            in_series(
+                make(4, budget, blocks, MAX_LEN, cap, cache=cache, order=ORDERS.get(order)(), windows=windows), steps
+            ),
+            windows,
         )
         self.traffic.scheduler.limits = replace(self.traffic.scheduler.limits, context_cost=cost)
         self.number = 0
@@ -104,6 +105,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 parent=name if child else None,
                 arrival=float(self.number // 2),
                 priority=rank[0],
+                owner=f"owner {rank[0]}",
                 settles=rank[1],
             )
 

@@ -100,11 +100,13 @@ ENGINE_HELP = {
     "enable_prefix_caching": "Keep what was computed for prompts that begin alike [yes].",
     "prefix_cache_tokens": "Most tokens kept so [what the memory holds].",
     "max_num_seqs": "Requests computed at once [what the command needs].",
-    "max_num_batched_tokens": "Tokens computed in one step.",
+    "max_num_batched_tokens": "Tokens computed in one step [as many as itl-target-ms lets].",
     "long_prefill_token_threshold": "Longest piece of a prompt in one step; 0: what fits.",
     "context_cost": "How much each earlier token makes a prompt's token count for more [by the model's arithmetic].",
     "max_num_queued_reqs": "Most requests that may wait; 0: any number.",
     "scheduling_policy": "Order of the requests.",
+    "itl_target_ms": "Milliseconds that a step with prompts may take; 0: no matter, 256 tokens [100].",
+    "fairness_weights": "JSON with users or API keys and how many shares each gets, for an order that shares.",
     "max_steps_per_call": "Most tokens an answer gets before anybody is told; 1: each by itself.",
     "backend": "What executes the model.",
     "threads": "Worker threads; 0: one for each allowed core.",
@@ -112,7 +114,7 @@ ENGINE_HELP = {
 }
 CHOOSING = ("backend", "kv_codec", "scheduling_policy", "quantization")  # their values are names of techniques
 # Settings that are about sharing the engine, and block_size, which has one value, are for `pelton serve` alone.
-_SHARED_ONLY = ("max_num_queued_reqs", "context_cost", "block_size")
+_SHARED_ONLY = ("max_num_queued_reqs", "context_cost", "block_size", "fairness_weights")
 _ENGINE_TYPES: Mapping[str, object] = {
     "max_model_len": parse_length,
     "dtype": click.Choice(DTYPES),

@@ -23,6 +23,8 @@ MOST_SEQS = 1 << 16  # arrays of the runner have a line for each
 MOST_TOKENS = 1 << 20  # of one step; its memory is proportional
 MOST_CONTEXT_COST = 1.0
 MOST_STEPS = 8  # of one call
+MOST_TARGET_MS = 60_000
+ITL_TARGET_MS = 100  # about the longest delay that people do not notice as one (Miller 1968)
 PACKED_CACHE_BYTES = 16 << 30
 LIKE = 0.75  # names at least so much alike (difflib's ratio) are taken for a slip of the fingers
 
@@ -72,7 +74,8 @@ _REASONS: Mapping[str, str] = {
     ),
     "answers always tell their numbers of tokens": "enable_prompt_tokens_details",
 }
-TABLES = ("override_generation_config", "hf_overrides")  # JSON as text; Python may give the table itself
+# JSON as text; Python may give the table itself.
+TABLES = ("override_generation_config", "hf_overrides", "fairness_weights")
 # Those with a counterpart: setting -> ours for the same purpose, and how the two differ.
 _COUNTERPARTS: Mapping[str, tuple[str, str]] = {
     "gpu_memory_utilization": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
@@ -196,6 +199,9 @@ class ScheduleSection:
     a long prompt. None: by the model's own arithmetic; 0: tokens count alike.
     `max_steps_per_call`: tokens that each answer may get in one call of the backend, where nothing has to be decided in
     between; they are told together. 1: each step by itself.
+    `itl_target_ms`: how long a step with prompts in it should take at most, by which max_num_batched_tokens is chosen
+    where it is not set (docs/serve.md); 0: no target. None: ITL_TARGET_MS, unless max_num_batched_tokens is set.
+    `fairness_weights`: a JSON table of users or API keys and how many times the share of others they get.
     """
 
     max_num_seqs: int = 32
@@ -205,6 +211,8 @@ class ScheduleSection:
     context_cost: float | None = None
     scheduling_policy: str = "fcfs"
     max_steps_per_call: int = MOST_STEPS
+    itl_target_ms: int | None = None
+    fairness_weights: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,10 +264,24 @@ def resolve(model: str | os.PathLike[str], settings: dict[str, object]) -> Engin
             grouped[section][name] = _typed(name, value, kind)
         else:
             raise _unknown(name, [*kinds, "seed"])
+    _choose_step(grouped["schedule"])
     built = {name: kind(**grouped[name]) for name, kind in sections.items()}
     config = EngineConfig(**built, seed=seed)  # type: ignore[arg-type]
     _check(config)
     return config
+
+
+def _choose_step(schedule: dict[str, object]) -> None:
+    """A target for the gaps between tokens chooses the size of a step, unless that is set."""
+    target = schedule.get("itl_target_ms")
+    if "max_num_batched_tokens" not in schedule:
+        schedule["itl_target_ms"] = ITL_TARGET_MS if target is None else target
+    elif target:
+        size = schedule["max_num_batched_tokens"]
+        raise SettingError(
+            f"max_num_batched_tokens={size} and itl_target_ms={target} both say how large a step is.",
+            "Give one of them.",
+        )
 
 
 def _unknown(name: str, known: list[str]) -> SettingError:
@@ -360,6 +382,7 @@ def _check(config: EngineConfig) -> None:
     between("max_num_batched_tokens", schedule.max_num_batched_tokens, 1, MOST_TOKENS)
     between("long_prefill_token_threshold", schedule.long_prefill_token_threshold, 0, None, " (0: off)")
     between("max_num_queued_reqs", schedule.max_num_queued_reqs, 0, None, " (0: any)")
+    between("itl_target_ms", schedule.itl_target_ms, 0, MOST_TARGET_MS, " (0: none)")
     between("max_steps_per_call", schedule.max_steps_per_call, 1, MOST_STEPS, " (1: off)")
     between("seed", config.seed, 0, MAX_SEED)
     between("packed_cache_bytes", config.backend.packed_cache_bytes, 0, None, " (0: nothing is kept)")

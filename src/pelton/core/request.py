@@ -1,5 +1,6 @@
 """What goes into the engine and what comes out, with vLLM's names and shapes."""
 
+import hashlib
 from dataclasses import dataclass, field, replace
 
 from pelton.core.params import SamplingParams
@@ -13,7 +14,8 @@ class Request:
     engine's clock. `stop_token_ids` joins the model's end tokens (unless ignore_eos) and the request's own.
     `bad_word_ids`: token sequences that must not be completed. `cache_salt`: prefixes are shared only between requests
     with the same one. Of n answers each is a Request of its own (see `children`): `child` counts them, `parent` is the
-    id of the first one, None for that one itself.
+    id of the first one, None for that one itself. `owner`: whose it is, where the order shares between owners.
+    `deadline`: when nobody waits for it any more, in seconds of the engine's clock; None: never.
     """
 
     request_id: str
@@ -28,6 +30,8 @@ class Request:
     cache_salt: str = ""
     child: int = 0
     parent: str | None = None
+    owner: str = ""
+    deadline: float | None = None
 
     def children(self) -> "tuple[Request, ...]":
         """The n Requests that the engine works on; the first one has this one's id, and alone scores the prompt."""
@@ -41,6 +45,11 @@ class Request:
     def scores_prompt(self) -> bool:
         """Whether log-probabilities of the prompt's tokens are to be told."""
         return self.params.prompt_logprobs is not None and self.child == 0
+
+
+def owner_of_key(key: str) -> str:
+    """Who sends this API key, by a name from which the key cannot be read."""
+    return "key-" + hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

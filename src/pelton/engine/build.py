@@ -19,6 +19,9 @@ from pelton.core.needs import Claim
 from pelton.engine.capacity import CacheDemand, CacheSize, size_cache
 from pelton.engine.engine import Engine
 from pelton.engine.front import Front, build_front
+from pelton.engine.load.budget import StepBudget, choose_budget, timed_budget
+from pelton.engine.load.calibrate import timed_steps
+from pelton.engine.load.weights import owner_weights
 from pelton.engine.needs import check_names, chosen_needs
 from pelton.engine.prompts import PromptLimits, RequestMaker
 from pelton.engine.report import Phases, StartReport
@@ -162,7 +165,8 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             scheme = scheme_name(module.storages.values())
             needs = chosen_needs(scheme, config.cache.kv_codec, config.model.quantization)
             refuse_conflicts({**needs, f"activations {config.model.activations}": NEEDS[config.model.activations]})
-            config = _costed(config, module)
+            budget = _budget(chosen.backend, module, config)
+            config = _costed(replace(config, schedule=budget.of(config.schedule)), module)
         with phases.phase("compile"):
             executable = _compile(chosen.backend, module, config)
             opened.callback(executable.close)
@@ -171,6 +175,7 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             _check_block(chosen.codec, module, executable, config)
             size = _size(machine, module, executable, config)
             executable.allocate(size.blocks)
+            budget, config = _timed(budget, config, executable, module, clock)
         engine = _engine(executable, chosen.order, config, size, module, clock)
         ends = frozenset(token for token in checkpoint.special_tokens.eos_ids if token < module.vocab)
         weights = SCHEMES.get(scheme)().describe(
@@ -180,10 +185,11 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
         told = (*override_notes(config.model.hf_overrides), *record.notes)
         positions = length_notes(record, config.model.max_model_len)
         notes = (*told, *positions, *machine.notes, *changes, *_lossy(weights), *size.notes)
+        report = _report(machine, module, config, size, executable, phases, weights, notes)
         return EngineParts(
             engine=engine,
             executable=executable,
-            report=_report(machine, module, config, size, executable, phases, weights, notes),
+            report=replace(report, step=budget.why),
             limits=PromptLimits(module.vocab, engine.scheduler.max_len, ends),
             config=config,
             opened=opened.pop_all(),
@@ -207,6 +213,32 @@ def _costed(config: EngineConfig, module: Module) -> EngineConfig:
     return replace(config, schedule=replace(config.schedule, context_cost=context_cost(module)))
 
 
+def _budget(backend: Backend, module: Module, config: EngineConfig) -> StepBudget:
+    """How many tokens a step takes. What is kept of a machine is of the default arithmetic."""
+    rates, rounded = None, config.model.activations == "int8"
+    if config.schedule.itl_target_ms and not _exact(config):
+        rates = backend.rates(config.backend.threads, module.weight_bytes, rounded=rounded)
+    return choose_budget(module, config.schedule, rates)
+
+
+def _timed(
+    budget: StepBudget, config: EngineConfig, executable: Executable, module: Module, clock: Clock
+) -> tuple[StepBudget, EngineConfig]:
+    """By steps of the executable, where nobody has measured the machine."""
+    if not budget.open:
+        return budget, config
+    found = timed_budget(budget, config.schedule, *timed_steps(executable, module.vocab, clock))
+    return found, replace(config, schedule=found.of(config.schedule))
+
+
+def _order(config: EngineConfig) -> Order:
+    """The order of requests, with the weights of their owners."""
+    order = ORDERS.get(config.schedule.scheduling_policy)()
+    if config.schedule.fairness_weights is not None:
+        order.weigh(owner_weights(config.schedule.fairness_weights))
+    return order
+
+
 def _choose(config: EngineConfig) -> _Chosen:
     """UnknownNameError for a name that no registry has; BackendError for a codec that no kernel knows, and for a
     backend whose packages are not installed.
@@ -214,7 +246,7 @@ def _choose(config: EngineConfig) -> _Chosen:
     check_names(config)
     backend = config.backend.backend
     codec = KV_CODECS.get(config.cache.kv_codec)()
-    chosen = _Chosen(BACKENDS.get(backend)(), codec, ORDERS.get(config.schedule.scheduling_policy)())
+    chosen = _Chosen(BACKENDS.get(backend)(), codec, _order(config))
     if codec.layout != UNCODED:
         raise BackendError(
             f"kv_codec={config.cache.kv_codec!r} stores keys and values as {codec.layout!r}, for which the {backend} "

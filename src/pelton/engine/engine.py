@@ -14,6 +14,8 @@ from pelton.core.counters import Counters
 from pelton.core.events import Event, RequestFinished, RequestPreempted, TokensGenerated
 from pelton.core.plan import StepPlan
 from pelton.core.request import Request
+from pelton.engine.load.advice import Advice
+from pelton.engine.load.deadlines import Deadlines
 from pelton.engine.open_request import OpenRequest
 from pelton.engine.step import Done, run_step
 from pelton.runner.runner import Runner
@@ -53,6 +55,8 @@ class Engine:
         self._open: dict[str, OpenRequest] = {}
         self._untold: list[Event] = []
         self._just_ended: dict[str, str] = {}
+        self._deadlines = Deadlines()
+        self._advice = Advice(scheduler.limits.max_num_seqs)
 
     @property
     def has_work(self) -> bool:
@@ -73,20 +77,25 @@ class Engine:
                 parent=request.parent if request.parent in self._open else None,
                 scored=request.scores_prompt,
                 settles=settles(request),
+                owner=request.owner,
             )
         )
         self.runner.add(request)
         self._open[request.request_id] = new
+        self._deadlines.add(request)
 
     def step(self) -> list[Event]:
-        """Computes one step and tells what happened since the last one.
+        """Computes one step and tells what happened since the last one. Requests whose time is up end before it.
 
         If the step itself breaks, its exception is raised, and the next step tells all open requests' failure: what a
         broken step left half done cannot be told.
         """
+        began = self.clock.now()
+        for late in self._deadlines.late(began):
+            self.counters.add("timed_out")
+            self._end(late)
         events, self._untold = self._untold, []
         self._just_ended = {}
-        began = self.clock.now()
         try:
             done = run_step(self.scheduler, self.runner, self._open, self.clock, self._planned)
         except BaseException as error:
@@ -97,6 +106,7 @@ class Engine:
             self._count(event)
             if isinstance(event, RequestFinished):
                 self._open.pop(event.request_id, None)
+                self._deadlines.over(event.request_id)
                 self._just_ended[event.request_id] = event.reason
         if self._just_ended:
             self._check_if_idle()
@@ -141,6 +151,7 @@ class Engine:
 
     def _end(self, event: RequestFinished) -> None:
         del self._open[event.request_id]
+        self._deadlines.over(event.request_id)
         self.scheduler.finish(event.request_id)
         self.runner.forget(event.request_id)
         self._untold.append(event)
@@ -167,6 +178,8 @@ class Engine:
             step_steps=done.steps,
             backend_seconds_total=self.stats.backend_seconds_total + done.seconds,
         )
+        for said in self._advice.saw(done.events, self.stats, began):
+            _log.warning("%s", said)
 
     def _check_if_idle(self) -> None:
         """Nothing may be held once the last request is gone. A failure is told and counted; the engine goes on."""

@@ -21,6 +21,7 @@ class StartReport:
     `kv_groups`: for each KV group (blocks with the null block, bytes of a block, window or None).
     `weight_bytes`: of the file, `held_bytes`: in memory. `weights`: how they are stored and multiplied.
     `activation_bytes`: working memory of the largest step. `placing`: how the threads share the cores.
+    `step`: why max_num_batched_tokens is what it is.
     `notes`: sentences for the user, which are also logged as warnings.
     """
 
@@ -41,6 +42,7 @@ class StartReport:
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 1
     placing: str = ""
+    step: str = ""
 
     @property
     def kv_blocks(self) -> int:
@@ -84,6 +86,7 @@ class StartReport:
             f"activations at most {self.activation_bytes / MIB:.1f} MiB",
             f"kv       {self._kv_line()}, at most {self.max_model_len} per request",
             f"room     concurrency: {fits}; max_num_seqs {self.max_num_seqs}",
+            f"step     at most {self.max_num_batched_tokens} tokens" + (f": {self.step}" if self.step else ""),
             f"backend  {self.backend}: {', '.join(filter(None, (self.isa, threads, self.placing)))}",
             f"start    {self.seconds:.2f} s ({phases})",
         ]

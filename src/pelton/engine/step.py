@@ -41,7 +41,7 @@ def run_step(
     RuntimeError where requests are open but none can go on: their waiters would ask for ever.
     """
     began = clock.now()
-    plan = scheduler.plan()
+    plan = scheduler.plan(began)
     planned(plan, clock.now() - began)
     if plan is None:
         if requests:

@@ -12,7 +12,7 @@ from pelton.kv.blocks import Blocks
 from pelton.kv.group import most_blocks
 from pelton.schedule.draft import Draft
 from pelton.schedule.forks import Forks
-from pelton.schedule.order import Order
+from pelton.schedule.gate import Gate
 from pelton.schedule.places import Places
 from pelton.schedule.sharing import Sharing
 from pelton.schedule.tracked import Start, Tracked
@@ -21,30 +21,33 @@ from pelton.schedule.tracked import Start, Tracked
 class Planner:
     """`preemptions` counts requests that lost their blocks, for whatever reason."""
 
-    def __init__(self, order: Order, places: Places, blocks: Blocks, forks: Forks, sharing: Sharing) -> None:
+    def __init__(self, gate: Gate, places: Places, blocks: Blocks, forks: Forks, sharing: Sharing) -> None:
         self.preemptions = 0
-        self._order = order
+        self._gate = gate
         self._places = places
         self._blocks = blocks
         self._forks = forks
         self._sharing = sharing
         self._refused: tuple[Tracked | None, tuple[int, ...]] = (None, ())
 
-    def draft(self, limits: ScheduleSection) -> Draft:
-        """The next step; without rows where there is nothing to compute."""
+    def draft(self, limits: ScheduleSection, now: float = 0.0) -> Draft:
+        """The next step; without rows where there is nothing to compute. `now`: see QueueView."""
+        remaining = [request.total - request.computed for request in self._places.running]
         draft = Draft(
             budget=limits.max_num_batched_tokens,
             most=min(limits.max_num_batched_tokens, limits.long_prefill_token_threshold or sys.maxsize),
-            cap=limits.long_prefill_token_threshold,
-            decodes=sum(request.total - request.computed == 1 for request in self._places.running),
+            cap=self._cap(limits, remaining),
+            decodes=remaining.count(1),
             context_cost=limits.context_cost or 0.0,
         )
         self._continue_running(draft)
         # What was taken away is not given to another at once.
-        if not draft.preempted:
-            self._admit_waiting(draft)
+        if draft.preempted:
+            self._gate.ran_short()
+        else:
+            self._admit_waiting(draft, now)
         if not draft.rows and self._forks.give_back(force=True):
-            self._admit_waiting(draft)
+            self._admit_waiting(draft, now)
         for blocks in draft.spent:
             self._blocks.release(blocks)
         return draft
@@ -57,6 +60,12 @@ class Planner:
         request.copied = False
         self._places.wait(request)
         self.preemptions += 1
+
+    def over(self, request: Tracked) -> None:
+        """A request ended; it still has its place."""
+        self._gate.over(request)
+        if request is self._refused[0]:
+            self._refused = None, ()
 
     def _continue_running(self, draft: Draft) -> None:
         """Where blocks run out, families give theirs back, then later requests lose theirs.
@@ -77,7 +86,7 @@ class Planner:
                 if self._forks.give_back():
                     continue
                 later = running[place + 1 :]
-                victim = place + 1 + self._order.victim(later) if later else place
+                victim = place + 1 + self._gate.victim(later) if later else place
                 gone = running.pop(victim)
                 draft.decodes -= victim > place and gone.remaining == 1
                 self.preempt(gone)
@@ -91,8 +100,8 @@ class Planner:
             place += 1
         assert draft.decodes == 0 <= draft.budget, f"{draft.decodes} decodes left over, budget {draft.budget}"
 
-    def _admit_waiting(self, draft: Draft) -> None:
-        """In rank order, until one does not fit. Those that wait for what another computes are passed over."""
+    def _admit_waiting(self, draft: Draft, now: float) -> None:
+        """As the gate says, until one does not fit. Those that wait for what another computes are passed over."""
         waiting = self._places.waiting
         if not waiting or not self._places.free_rows or not draft.budget:
             return
@@ -100,25 +109,37 @@ class Planner:
         promised = [0] * len(self._blocks.groups)
         for request in self._places.running:
             _add(promised, request.table.wanted(request.total, step))
-        place = 0
-        while place < len(waiting) and self._places.free_rows and draft.budget:
-            request = waiting[place]
-            # One block more for each running request: its next tokens must not preempt at once who is admitted here.
+        for request in self._gate.queue(waiting, now):
+            if not self._places.free_rows or not draft.budget:
+                return
             room = self._room(promised)
             if request is self._refused[0] and not _more(room, self._refused[1]):
                 return  # nothing became free: do not look for its prefix again
             start = self._start(request)
             if start is None:
-                place += 1
                 continue
             if not self._begin(draft, request, start, promised):
                 self._refused = request, room
                 return
+            self._refused = None, ()
             _add(promised, request.table.wanted(request.total, step))
 
+    def _cap(self, limits: ScheduleSection, remaining: Sequence[int]) -> int:
+        """Most tokens of one request. With a target for the gaps, and no word of the user, half of a step while a long
+        prompt is computed and a short one is there that may end beside it.
+        """
+        if limits.long_prefill_token_threshold or not limits.itl_target_ms:
+            return limits.long_prefill_token_threshold
+        half = limits.max_num_batched_tokens // 2
+        if max(remaining, default=0) <= limits.max_num_batched_tokens:
+            return 0
+        waits = self._places.waiting[:1] if self._places.free_rows and self._refused[0] is None else []
+        short = any(1 < tokens <= half for tokens in (*remaining, *(request.total for request in waits)))
+        return half if short else 0
+
     def _room(self, promised: Sequence[int]) -> tuple[int, ...]:
-        running = len(self._places.running)
-        return tuple(free - asked - running for free, asked in zip(self._blocks.available, promised, strict=True))
+        kept = self._gate.reserve * len(self._places.running)
+        return tuple(free - asked - kept for free, asked in zip(self._blocks.available, promised, strict=True))
 
     def _start(self, request: Tracked) -> Start | None:
         family = self._forks.family(request)
@@ -137,6 +158,7 @@ class Planner:
             draft.spent.append(self._forks.leave(request))
         count = draft.cut(start.cached, request.total - start.cached, draft.budget)
         self._places.run(request)
+        self._gate.began(request)
         reserved = draft.admit(request, start, count)
         assert reserved, f"{request.request_id}: {self._blocks.available} blocks available, {promised} promised"
         draft.place(request, count)

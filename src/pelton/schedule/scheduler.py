@@ -18,6 +18,7 @@ from pelton.kv.group import KVGroup, most_blocks
 from pelton.kv.table import BlockTable
 from pelton.schedule.draft import Draft
 from pelton.schedule.forks import Forks
+from pelton.schedule.gate import Gate
 from pelton.schedule.order import Order
 from pelton.schedule.places import Places
 from pelton.schedule.planner import Planner
@@ -65,7 +66,8 @@ class Scheduler:
         self._sharing = Sharing(self._blocks)
         self._places = Places(limits.max_num_seqs)
         self.series = Series(self._blocks, self.max_len)
-        self._planner = Planner(order, self._places, self._blocks, self._forks, self._sharing)
+        gate = Gate(order, self._forks, self._sharing)
+        self._planner = Planner(gate, self._places, self._blocks, self._forks, self._sharing)
         self._requests: dict[str, Tracked] = {}
         self._figures = _Figures()
         self._lost: list[str] = []
@@ -114,6 +116,7 @@ class Scheduler:
         request = self._requests.pop(request_id)
         self._forks.over(request)
         self._sharing.over(request)
+        self._planner.over(request)
         self._places.leave(request)
         request.table.release()
         if request_id in self._lost:
@@ -154,11 +157,14 @@ class Scheduler:
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
-    def plan(self) -> StepPlan | None:
-        """The next step, None where there is nothing to compute. A step that was never committed is taken back."""
+    def plan(self, now: float = 0.0) -> StepPlan | None:
+        """The next step, None where there is nothing to compute. A step that was never committed is taken back.
+
+        `now`: seconds of the clock that arrivals are told by.
+        """
         if self._open is not None:
             self._abandon(*self._open)
-        draft = self._planner.draft(self.limits)
+        draft = self._planner.draft(self.limits, now)
         step_is_full = self._places.free_rows and not draft.budget and not draft.preempted
         waits = self._forks.deferred + self._sharing.deferred
         self._figures.deferred = self.num_waiting if step_is_full else waits
@@ -189,6 +195,10 @@ class Scheduler:
             drawn = generated.get(row.row, 0)
             request.computed = row.start + row.count + steps - 1
             request.total += drawn
+            before = max(row.start, request.served)
+            if request.computed > before:
+                request.served = request.computed
+                self._order.served(request, request.computed - before)
             if steps > 1 and request.table.fills(request.computed) and (keys := request.gives) is not None:
                 for node in request.table.enter(keys, request.computed):
                     node.computed = True

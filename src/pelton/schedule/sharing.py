@@ -79,6 +79,14 @@ class Sharing:
             held.append(tuple(NULL_BLOCK if i < first else node.blocks[number] for i, node in enumerate(nodes)))
         return tuple(held)
 
+    def cached(self, request: Tracked) -> int:
+        """Leading tokens that stand in the tree now, of those that the request may take."""
+        tree, keys = self._blocks.tree, request.takes
+        if tree is None or keys is None:
+            return 0
+        size = self._blocks.block_size
+        return len(tree.match(keys, (request.total - 1) // size)) * size
+
     def began(self, request: Tracked, start: Start) -> None:
         """A request that asked begins with what it found."""
         self._waits.pop(request, None)

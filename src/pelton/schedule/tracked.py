@@ -17,7 +17,7 @@ class NewRequest:
     `parent`: id of an open request with the same prompt, of which this one is another answer: the prompt is computed
     once. `scored`: log-probabilities of its prompt are wanted, so all of it is computed. `arrival` in seconds.
     `settles`: once so many tokens of the answer are drawn, each next one can be drawn with no decision before it; None:
-    never.
+    never. `owner`: whose it is, for orders that share between owners.
     """
 
     request_id: str
@@ -29,6 +29,7 @@ class NewRequest:
     parent: str | None = None
     scored: bool = False
     settles: int | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Tracked:
     """One request. `total` tokens are known (prompt and drawn ones), the first `computed` of them stand in the cache.
 
     `number` counts requests in the order they were added; `rank`: smaller goes first. `row` is None while the request
-    waits. `shared` leading blocks were written by others, `copied`: so was a part of the next one. `private`: it
+    waits. `shared` leading blocks were written by others, `copied`: so was a part of the next one.
+    The first `served` tokens were told to the order. `private`: it
     takes nothing from others and gives nothing, since what it took may have been bad: `suspects`.
     """
 
@@ -68,6 +70,7 @@ class Tracked:
     row: int | None = None
     shared: int = 0
     copied: bool = False
+    served: int = 0
     private: bool = False
     suspects: tuple[Node, ...] = ()
 

@@ -38,6 +38,8 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
     priority: int
     bad_word_ids: tuple[tuple[int, ...], ...]
     cache_salt: bytes
+    owner: bytes = b""
+    deadline: float | None = None
 
     @classmethod
     def of(cls, request: Request) -> "WireRequest":
@@ -56,6 +58,8 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
             request.priority,
             request.bad_word_ids,
             request.cache_salt.encode("utf-8", "surrogatepass"),
+            request.owner.encode("utf-8", "surrogatepass"),
+            request.deadline,
         )
 
     def request(self) -> Request:
@@ -70,6 +74,8 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
             priority=self.priority,
             bad_word_ids=self.bad_word_ids,
             cache_salt=self.cache_salt.decode("utf-8", "surrogatepass"),
+            owner=self.owner.decode("utf-8", "surrogatepass"),
+            deadline=self.deadline,
         )
 
 

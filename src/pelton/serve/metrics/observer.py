@@ -18,6 +18,7 @@ from pelton.core.config import EngineConfig
 from pelton.core.counters import EngineStats
 from pelton.core.events import Event, RequestFinished, RequestPreempted, RequestScheduled, TokensGenerated
 from pelton.core.request import Request, RequestOutput
+from pelton.engine.load.deadlines import LATE
 from pelton.engine.report import StartReport
 from pelton.serve.metrics.families import Families, by, info
 from pelton.serve.metrics.histogram import (
@@ -37,6 +38,7 @@ ENGINE = "0"  # one engine per server
 REASONS = ("stop", "length", "abort", "error")
 REJECTIONS = ("max_num_queued_reqs",)
 ABORTS = ("disconnect", "shutdown")
+STATES = ("waiting", "running")
 MOST_TOKENS = 1 << 17  # edges of token counts until the model's context is known
 BAD_LOGITS = "logits"  # a word of the errors of requests whose logits were NaN or infinite
 
@@ -127,6 +129,7 @@ class Metrics(Collector):
         self._ended = Counter(dict.fromkeys(REASONS, 0))
         self._rejected = Counter(dict.fromkeys(REJECTIONS, 0))
         self._aborted = Counter(dict.fromkeys(ABORTS, 0))
+        self._late = Counter(dict.fromkeys(STATES, 0))
         self._abort_reason = ABORTS[0]
         self._engine: tuple[EngineConfig, StartReport] | None = None
         self._histograms = {name: Histogram(edges) for name, (edges, _) in HISTOGRAMS.items()}
@@ -187,6 +190,8 @@ class Metrics(Collector):
         self._counts["generated"] += sum(tokens) - sum(sequence.tokens for sequence in sequences)
         if output.error is not None and BAD_LOGITS in output.error:
             self._counts["corrupted"] += 1
+        if output.error_code == LATE:
+            self._late[STATES[output.metrics.first_scheduled is not None]] += 1
         if output.metrics.first_token is not None or all(
             answer.finish_reason in ("stop", "length") for answer in output.outputs
         ):
@@ -294,6 +299,8 @@ class Metrics(Collector):
         yield families.counter(
             "pelton:aborted", "Requests ended before their time, by why.", by("reason", self._aborted)
         )
+        text = "Requests whose time was up before they were finished, by what they were at."
+        yield families.counter("pelton:request_timeouts", text, by("state", self._late))
         yield families.counter("pelton:engine_restarts", "Times the engine was started again.", counts["restarts"])
 
 

@@ -21,6 +21,7 @@ from pelton.serve.schema.body import Body
 from pelton.serve.schema.fields import CallFields, SamplingFields
 from pelton.serve.service import Call, Service, explained, unix_time
 from pelton.serve.streaming import Reply
+from pelton.serve.terms import terms_of
 
 MOST_SEQUENCES = 4096  # answers of one call
 
@@ -76,6 +77,7 @@ def sampling_of(service: Service, given: Mapping[str, object], general: Mapping[
 
 def requests_of(
     service: Service,
+    scope: Scope,
     prompts: Sequence[str | Mapping[str, object]],
     params: SamplingParams,
     fields: CallFields,
@@ -93,6 +95,7 @@ def requests_of(
             f"Ask for at most {MOST_SEQUENCES} in one request.",
             param=source if len(prompts) > MOST_SEQUENCES else "n",
         )
+    terms = terms_of(service.settings, scope, fields.user, fields.timeout)
     made = []
     for place, prompt in enumerate(prompts):
         try:
@@ -103,7 +106,7 @@ def requests_of(
                 raise _too_much(service, request, params.max_tokens, largest)
         except RequestError as error:
             raise _placed(error, source if len(prompts) == 1 else f"{source}[{place}]") from error
-        made.append(request)
+        made.append(terms.on(request))
     return tuple(made)
 
 

@@ -16,6 +16,7 @@ MAX_N = 128
 MAX_TEMPERATURE = 2.0
 MAX_PRIORITY = 2**31 - 1
 MAX_NAME = 256
+MAX_SECONDS = 1e6
 
 SEEDS = {"maximum": MAX_SEED}  # beyond what Meta can bound
 TEXT_PART = {
@@ -87,6 +88,8 @@ class CallFields(msgspec.Struct, kw_only=True):
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     cache_salt: Name | None = None
     request_id: Name | None = None
+    user: Annotated[str, Meta(max_length=MAX_NAME)] | None = None
+    timeout: Annotated[float, Meta(gt=0, le=MAX_SECONDS, description="Seconds.")] | None = None
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
