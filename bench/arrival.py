@@ -8,8 +8,8 @@ answers from the long prompt's arrival to its first token, and that first token'
 from dataclasses import replace
 
 import numpy as np
-
 from bench import record
+
 from pelton.core.clock import SystemClock
 from pelton.core.config import resolve
 from pelton.core.events import TokensGenerated
@@ -87,7 +87,7 @@ def main() -> None:
             "itl_p99_ms": record.summary(p99),
             "ttft_ms": record.summary([wait for _, wait in runs]),
         }
-        print(f"{name:14} {({key: value['median'] for key, value in row.items()})}")
+        print(f"{name:14} { ({key: value['median'] for key, value in row.items()}) }")
     if not given.dry:
         settings = {"prompt": given.prompt, "decodes": given.decodes, "runs": given.runs, "step": why}
         record.keep(NAME, settings, figures, before)

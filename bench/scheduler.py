@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 
 from bench import record
+
 from pelton.core.config import BLOCK_TOKENS, CacheSection, ScheduleSection
 from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool

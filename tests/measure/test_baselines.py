@@ -12,7 +12,16 @@ from pelton.cli.commands.bench import bench
 from pelton.core.clock import SystemClock
 from pelton.core.request import Request
 from pelton.measure import baselines
-from pelton.measure.baselines import ANSWERS, PROMPTS, continuous, mixed_lengths, requests_of, reserved, static, uncached
+from pelton.measure.baselines import (
+    ANSWERS,
+    PROMPTS,
+    continuous,
+    mixed_lengths,
+    requests_of,
+    reserved,
+    static,
+    uncached,
+)
 
 pytest.importorskip("pelton.backends.cpu._native")
 CLOCK = SystemClock()
@@ -34,16 +43,16 @@ def test_all_ways_draw_the_same_and_leave_nothing(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(baselines, "BLOCK_TOKENS", BLOCK)
     engine, executable, _ = make_engine(rows=3, budget=64, blocks=60, max_len=100)
     requests = small()
-    wanted = {
-        one.request_id: expected(list(one.prompt_token_ids), 0, one.max_tokens) for one in requests
-    }
+    wanted = {one.request_id: expected(list(one.prompt_token_ids), 0, one.max_tokens) for one in requests}
     ours = continuous(engine, requests, CLOCK)
     batches = static(engine, requests, CLOCK)
     kept = reserved(engine, requests, CLOCK, 240, 100)
     assert ours.tokens == batches.tokens == kept.tokens == wanted and held(engine) == 0
     before = executable.computed
     bare = uncached(engine, requests[:2], CLOCK)
-    assert {name: len(tokens) for name, tokens in bare.tokens.items()} == {one.request_id: one.max_tokens for one in requests[:2]}
+    assert {name: len(tokens) for name, tokens in bare.tokens.items()} == {
+        one.request_id: one.max_tokens for one in requests[:2]
+    }
     lengths = [(len(one.prompt_token_ids), one.max_tokens) for one in requests[:2]]
     assert executable.computed - before == sum(prompt + drawn for prompt, count in lengths for drawn in range(count))
     assert ours.figures()["mean_running"] > batches.figures()["mean_running"], "rows stand empty at a batch's end"

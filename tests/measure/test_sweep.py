@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from bench import scheduler as bench_scheduler
 from click.testing import CliRunner, Result
 from tests.engine.fakes import held, make_engine
 from tests.measure.verify_parts import tiny_talker
 
-from bench import scheduler as bench_scheduler
 from pelton.cli.commands.bench import bench
 from pelton.core.clock import SystemClock
 from pelton.core.errors import BackendError
@@ -76,7 +76,9 @@ def test_the_front_is_of_as_many_at_once() -> None:
 
 def test_the_command_keeps_a_line_for_each_cell(tmp_path: Path) -> None:
     model, file = tiny_talker(tmp_path), tmp_path / "sweep.jsonl"
-    done = run(model, *SMALL, "--chunk-sizes", "2,64", "--concurrency", "3,1", "--num-prompts", 3, "--output-json", file)
+    done = run(
+        model, *SMALL, "--chunk-sizes", "2,64", "--concurrency", "3,1", "--num-prompts", 3, "--output-json", file
+    )
     assert done.exit_code == 0, (done.output, done.exception)
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     cells = [(one["max_concurrency"], one["max_num_batched_tokens"]) for one in rows]

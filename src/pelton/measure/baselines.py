@@ -34,8 +34,8 @@ def mixed_lengths(count: int, seed: int, longest: int) -> list[Lengths]:
     rng = np.random.default_rng(seed)
 
     def drawn(bounds: tuple[int, int]) -> list[int]:
-        low, high = np.log(bounds[0]), np.log(min(bounds[1], longest // 2))
-        return [int(number) for number in np.exp(rng.uniform(low, max(low, high), count))]
+        low, high = (np.log(min(bound, longest // 2)) for bound in bounds)
+        return [int(number) for number in np.exp(rng.uniform(low, high, count))]
 
     return [Lengths(prompt, answer) for prompt, answer in zip(drawn(PROMPTS), drawn(ANSWERS), strict=True)]
 

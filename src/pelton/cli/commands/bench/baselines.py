@@ -10,7 +10,15 @@ from tqdm import tqdm
 from pelton.cli.commands.bench.options import AT_LEAST_1, OUTPUT_OPTION, check_output
 from pelton.cli.commands.bench.results import machine, write_json
 from pelton.cli.fetching import fetch_section, fetched
-from pelton.cli.options import Flags, choose_model, debug_option, engine_options, engine_settings, explain, model_options
+from pelton.cli.options import (
+    Flags,
+    choose_model,
+    debug_option,
+    engine_options,
+    engine_settings,
+    explain,
+    model_options,
+)
 from pelton.cli.terminal import Status, say_notes, table_lines
 from pelton.core.clock import SystemClock
 from pelton.core.config import BLOCK_TOKENS, EngineConfig, resolve
@@ -95,7 +103,7 @@ def _ways(parts: EngineParts, count: int, seed: int, *, quiet: bool) -> dict[str
 
 
 def _rows(found: dict[str, Way]) -> list[tuple[str, ...]]:
-    rows = [HEADER]
+    rows: list[tuple[str, ...]] = [HEADER]
     first = 0.0
     for name, way in found.items():
         figures = way.figures()

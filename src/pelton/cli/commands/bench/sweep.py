@@ -10,7 +10,15 @@ from tqdm import tqdm
 from pelton.cli.commands.bench.options import AT_LEAST_1, OUTPUT_OPTION, check_output
 from pelton.cli.commands.bench.results import machine
 from pelton.cli.fetching import fetch_section, fetched
-from pelton.cli.options import Flags, choose_model, debug_option, engine_options, engine_settings, explain, model_options
+from pelton.cli.options import (
+    Flags,
+    choose_model,
+    debug_option,
+    engine_options,
+    engine_settings,
+    explain,
+    model_options,
+)
 from pelton.cli.terminal import Status, say, say_notes, table_lines
 from pelton.core.clock import SystemClock
 from pelton.core.config import EngineConfig, resolve
@@ -24,7 +32,7 @@ SWEPT = {"max_num_batched_tokens": "--chunk-sizes", "max_num_seqs": "--concurren
 FRONT = "*"
 
 
-class Numbers(click.ParamType):
+class Numbers(click.ParamType[tuple[int, ...]]):
     """Whole numbers from 1 on with commas between, each told once, the smallest first."""
 
     name = "numbers"
@@ -108,7 +116,7 @@ def _numbers(value: object) -> tuple[int, ...]:
 
 def _lines(rows: Sequence[Table], fronts: Sequence[bool]) -> list[str]:
     """The table; times in milliseconds."""
-    shown = [HEADER]
+    shown: list[tuple[str, ...]] = [HEADER]
     for row, front in zip(rows, fronts, strict=True):
         times = (row[f"p{at}_{name}_ms"] for name in ("ttft", "itl") for at in (50, 99))
         counts = (str(row["max_num_batched_tokens"]), str(row["max_concurrency"]))
