@@ -179,7 +179,7 @@ def test_wrong_settings_are_refused_by_name(tiny_model: Path) -> None:
         (
             {"scheduling_policy": "fcsf"},
             UnknownNameError,
-            "scheduling_policy='fcsf' cannot work. It must be one of cached, fair, fcfs, ",
+            "scheduling_policy='fcsf' cannot work. It must be one of fair, fcfs, ",
         ),
         ({"backend": "gpu"}, UnknownNameError, "backend='gpu' cannot work. It must be one of cpu, reference."),
         ({"kv_codec": "int3"}, UnknownNameError, "kv_codec='int3' cannot work."),

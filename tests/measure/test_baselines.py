@@ -11,8 +11,8 @@ from tests.measure.verify_parts import tiny_talker
 from pelton.cli.commands.bench import bench
 from pelton.core.clock import SystemClock
 from pelton.core.request import Request
-from pelton.measure import baselines
-from pelton.measure.baselines import (
+from pelton.measure.bench.driven import baselines
+from pelton.measure.bench.driven.baselines import (
     ANSWERS,
     PROMPTS,
     continuous,

@@ -12,7 +12,7 @@ from tests.measure.verify_parts import tiny_talker
 from pelton.cli.commands.bench import bench
 from pelton.core.clock import SystemClock
 from pelton.core.errors import BackendError
-from pelton.measure.sweep import Cell, Table, Traffic, on_front, run_cell
+from pelton.measure.bench.driven.sweep import Cell, Table, Traffic, on_front, run_cell
 
 pytest.importorskip("pelton.backends.cpu._native")
 SMALL = ("--threads", "1", "--disable-tqdm", "--input-len", "40", "--output-len", "4")

@@ -122,7 +122,7 @@ class Crowd:
             now += 1
 
 
-@pytest.mark.parametrize("name", ["fcfs", "priority", "shortest", "cached", "fair"])
+@pytest.mark.parametrize("name", ["fcfs", "priority", "sjf", "lpm", "fair"])
 def test_ten_times_more_than_fits(name: str) -> None:
     """All end. Blocks are lost less than once for each request. The first in rank gets a token in every step, so that
     nobody waits longer than all that may be tried before it takes one after the other: here all of them.

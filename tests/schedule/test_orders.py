@@ -15,10 +15,10 @@ from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
 from pelton.schedule import ORDERS
 from pelton.schedule.order import Order
-from pelton.schedule.orders import cached, shortest
-from pelton.schedule.orders.cached import CachedFirst
+from pelton.schedule.orders import lpm, sjf
 from pelton.schedule.orders.fair import ANSWER_TOKEN, MOST_OWNERS, FairShares
-from pelton.schedule.orders.shortest import ShortestFirst
+from pelton.schedule.orders.lpm import LongestPrefixMatch
+from pelton.schedule.orders.sjf import ShortestJobFirst
 from pelton.schedule.scheduler import Scheduler
 from pelton.schedule.tracked import NewRequest
 
@@ -78,7 +78,7 @@ class Clocked:
 
     def _none_overtaken(self, before: Sequence[NewRequest], admitted: Sequence[str]) -> None:
         """Nobody begins while another waits that came longer before it than the order says."""
-        bound = {ShortestFirst: shortest.MOST_SECONDS, CachedFirst: cached.MOST_SECONDS}.get(type(self.order))
+        bound = {ShortestJobFirst: sjf.MOST_SECONDS, LongestPrefixMatch: lpm.MOST_SECONDS}.get(type(self.order))
         if bound is None or not admitted:
             return
         last = max(self.requests[name].arrival for name in admitted)
@@ -89,7 +89,7 @@ class Clocked:
 ARRIVALS = st.lists(st.tuples(st.integers(0, 4), st.integers(1, LONGEST), st.integers(0, 2)), min_size=20, max_size=60)
 
 
-@pytest.mark.parametrize("name", ["shortest", "cached", "fcfs", "fair", "priority"])
+@pytest.mark.parametrize("name", ["sjf", "lpm", "fcfs", "fair", "priority"])
 @settings(max_examples=40)
 @given(arrivals=ARRIVALS)
 def test_nobody_is_overtaken_beyond_the_bound_and_all_end(name: str, arrivals: list[tuple[int, int, int]]) -> None:
@@ -105,21 +105,21 @@ def test_nobody_is_overtaken_beyond_the_bound_and_all_end(name: str, arrivals: l
 
 def test_the_bound_is_reached() -> None:
     """A stream of short ones overtakes a long one for MOST_SECONDS, and not for longer."""
-    clocked = Clocked(ShortestFirst(), rows=1, budget=4000, blocks=2000)
+    clocked = Clocked(ShortestJobFirst(), rows=1, budget=4000, blocks=2000)
     clocked.scheduler.max_len = 4000
     clocked.scheduler._max_model_len = 4000
-    long = int(2 * shortest.MOST_SECONDS / shortest.SECONDS_A_TOKEN)
+    long = int(2 * sjf.MOST_SECONDS / sjf.SECONDS_A_TOKEN)
     for _ in range(60):
         clocked.add(f"short {clocked.now}", 1, 1)
         if clocked.now == 1:
             clocked.add("long", min(long, 3999), 1)
         clocked.step()
     began = dict(clocked.begun)["long"]
-    assert 1 + shortest.MOST_SECONDS - 1 <= began <= 1 + shortest.MOST_SECONDS + 2
+    assert 1 + sjf.MOST_SECONDS - 1 <= began <= 1 + sjf.MOST_SECONDS + 2
 
 
 def test_the_shortest_goes_first() -> None:
-    clocked = Clocked(ShortestFirst(), rows=1)
+    clocked = Clocked(ShortestJobFirst(), rows=1)
     clocked.add("running", 3)
     clocked.step()
     for name, prompt in (("long", 40), ("middle", 20), ("short", 10)):
@@ -131,7 +131,7 @@ def test_the_shortest_goes_first() -> None:
 
 def test_what_is_cached_is_not_to_be_computed() -> None:
     """Of two prompts the longer one, of which most is there, goes first in both orders."""
-    for order, ahead in ((ShortestFirst(), True), (CachedFirst(), True), (ORDERS.get("fcfs")(), False)):
+    for order, ahead in ((ShortestJobFirst(), True), (LongestPrefixMatch(), True), (ORDERS.get("fcfs")(), False)):
         traffic = Traffic(make(rows=1, order=order))
         traffic.add("first", range(40), 2)
         traffic.run()
@@ -145,7 +145,7 @@ def test_what_is_cached_is_not_to_be_computed() -> None:
 
 
 def test_what_several_begin_with_is_computed_once() -> None:
-    traffic = Traffic(make(rows=8, budget=64, order=CachedFirst()))
+    traffic = Traffic(make(rows=8, budget=64, order=LongestPrefixMatch()))
     for number in range(4):
         traffic.add(f"r{number}", [*range(30), number], 2)
     plan = traffic.step()
@@ -156,13 +156,13 @@ def test_what_several_begin_with_is_computed_once() -> None:
 
 def test_other_answers_of_a_prompt_follow_it() -> None:
     """They have no more than a token to compute, so they go before whatever is longer."""
-    traffic = Traffic(make(rows=1, order=ShortestFirst()))
+    traffic = Traffic(make(rows=1, order=ShortestJobFirst()))
     traffic.add("parent", range(20), 6)
     traffic.add("child", range(20), 6, parent="parent")
     traffic.add("other", [5] * 4, 6)
     traffic.run()
     assert list(traffic.over) == ["other", "parent", "child"], "until then the prompt is still to be computed"
-    traffic = Traffic(make(rows=1, order=ShortestFirst()))
+    traffic = Traffic(make(rows=1, order=ShortestJobFirst()))
     traffic.add("parent", range(20), 6)
     traffic.step()
     traffic.add("other", [5] * 4, 6)

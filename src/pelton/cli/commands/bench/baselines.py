@@ -24,7 +24,15 @@ from pelton.core.clock import SystemClock
 from pelton.core.config import BLOCK_TOKENS, EngineConfig, resolve
 from pelton.core.errors import SettingError
 from pelton.engine.build import EngineParts, build_engine
-from pelton.measure.baselines import Way, continuous, mixed_lengths, requests_of, reserved, static, uncached
+from pelton.measure.bench.driven.baselines import (
+    Way,
+    continuous,
+    mixed_lengths,
+    requests_of,
+    reserved,
+    static,
+    uncached,
+)
 
 ROWS, LONGEST, FEW = 16, 2048, 4
 HEADER = ("", "tok/s out", "of it", "at once", "waste of KV memory")

@@ -24,7 +24,7 @@ from pelton.core.clock import SystemClock
 from pelton.core.config import EngineConfig, resolve
 from pelton.core.errors import SettingError
 from pelton.engine.build import build_engine
-from pelton.measure.sweep import Cell, Table, Traffic, on_front, run_cell
+from pelton.measure.bench.driven.sweep import Cell, Table, Traffic, on_front, run_cell
 
 CHUNKS, AT_ONCE = (64, 128, 256, 512, 1024), (1, 8, 32)
 HEADER = ("step", "at once", "TTFT p50", "p99", "ITL p50", "p99", "tok/s out", "preempted", "front")

@@ -13,7 +13,7 @@ SECONDS_A_TOKEN = 1 / 100
 MOST_SECONDS = 20.0
 
 
-class ShortestFirst(Order):
+class ShortestJobFirst(Order):
     """While they run the first to come ranks first, and the last to come gives way first."""
 
     def rank(self, request: NewRequest, number: int) -> tuple[float, ...]:
