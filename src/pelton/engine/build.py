@@ -216,7 +216,7 @@ def _costed(config: EngineConfig, module: Module) -> EngineConfig:
 def _budget(backend: Backend, module: Module, config: EngineConfig) -> StepBudget:
     """How many tokens a step takes. What is kept of a machine is of the default arithmetic."""
     rates, rounded = None, config.model.activations == "int8"
-    if config.schedule.itl_target_ms and not _exact(config):
+    if config.schedule.itl_target_ms and config.schedule.max_num_seqs > 1 and not _exact(config):
         rates = backend.rates(config.backend.threads, module.weight_bytes, rounded=rounded)
     return choose_budget(module, config.schedule, rates)
 

@@ -195,7 +195,7 @@ class Scheduler:
             drawn = generated.get(row.row, 0)
             request.computed = row.start + row.count + steps - 1
             request.total += drawn
-            before = max(row.start, request.served)
+            before = row.start if row.start > request.served else request.served
             if request.computed > before:
                 request.served = request.computed
                 self._order.served(request, request.computed - before)

@@ -16,8 +16,9 @@ from pelton.program.values import StepShape
 
 LEAST, MOST = 64, 2048  # below, weights are read too often; above, steps get no more efficient
 MOST_TIMED = 512  # where the step has to have its memory before anything is known of its speed
-REACHED = 0.5  # of the rates in whole steps of models, as measured (bench/results/step.jsonl)
+REACHED = 0.6  # of the rates in whole steps of prompts, as measured (bench/results/step.jsonl)
 TIMED = BLOCK_TOKENS  # tokens of the longer one of the steps that are timed
+ALONE = "one request at a time holds up nobody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +51,20 @@ def step_seconds(module: Module, tokens: int, rates: Rates) -> float:
 def choose_budget(module: Module, schedule: ScheduleSection, rates: Rates | None) -> StepBudget:
     """The largest step, in whole tiles of LEAST to MOST tokens, that takes no longer than schedule.itl_target_ms.
 
-    Without a target what the section says, and no less where requests do not run together: one holds up nobody.
+    Without a target, and where requests do not run together, what the section says: one holds up nobody.
     """
     given, rows, target = schedule.max_num_batched_tokens, schedule.max_num_seqs, schedule.itl_target_ms
     if not target:
         return StepBudget(given, "as set")
+    if rows == 1:
+        return StepBudget(given, ALONE)
     if rates is None:
-        if rows == 1:
-            return StepBudget(given, "one request at a time holds up nobody")
         return StepBudget(max(_least(rows), min(MOST_TIMED, _most(module))), "", open=True)
 
     def seconds(tokens: int) -> float:
         return step_seconds(module, tokens, rates)
 
-    return _chosen(
-        range(given if rows == 1 else _least(rows), _most(module) + 1, BLOCK_TOKENS), target, seconds, rates.told
-    )
+    return _chosen(range(_least(rows), _most(module) + 1, BLOCK_TOKENS), target, seconds, rates.told)
 
 
 def timed_budget(budget: StepBudget, schedule: ScheduleSection, one: float, many: float) -> StepBudget:
