@@ -1,6 +1,7 @@
 """AsyncEngine over a real engine process: answers, aborts in every phase, limits, drains, and equality with LLM."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from tests.process.engines import SLOW, Notes, Settings, ask, free, settled, with_engine
@@ -11,6 +12,7 @@ from pelton.core.events import Event
 from pelton.core.params import SamplingParams
 from pelton.core.request import Request
 from pelton.engine.llm import LLM
+from pelton.engine.load.deadlines import LATE
 from pelton.engine.process.answer import AsyncAnswer
 from pelton.engine.process.client import AsyncEngine
 from pelton.engine.process.supervisor import Watch
@@ -115,6 +117,23 @@ def test_an_abort_frees_all_within_a_step(settings: Settings, phase: str, way: s
         assert [event.request_id for event in notes.events].count(name) >= 1
 
     with_engine(settings(max_num_seqs=1, max_num_batched_tokens=32), test, module=SLOW)
+
+
+def test_a_deadline_ends_who_waits_and_who_runs_and_nobody_else(settings: Settings) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        def timed(name: str, seconds: float, tokens: int) -> AsyncAnswer:
+            request = engine.requests.make(name, SamplingParams(max_tokens=tokens, seed=1, ignore_eos=True))
+            return engine.submit(replace(request, deadline=request.arrival + seconds, owner="\udfff"))
+
+        running, queued = timed("One", 0.8, 1900), timed("Two", 0.4, 5)
+        outputs = await asyncio.gather(running.output(), queued.output())
+        assert [one.error_code for one in outputs] == [LATE, LATE]
+        assert outputs[0].outputs[0].token_ids and not outputs[1].outputs[0].token_ids
+        assert outputs[1].metrics.first_scheduled is None
+        await settled(engine, free)
+        assert (await timed("Three", 600.0, 5).output()).outputs[0].finish_reason == "length"
+
+    with_engine(settings(max_num_seqs=1), test, module=SLOW)
 
 
 def test_a_reader_that_gives_up_waiting_may_go_on(settings: Settings) -> None:
