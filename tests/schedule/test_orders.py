@@ -174,7 +174,7 @@ def test_other_answers_of_a_prompt_follow_it() -> None:
 # ---- fair shares -----------------------------------------------------------------------------------------------------
 
 MOST_AT_ONCE = ROWS * (LONGEST + ANSWER_TOKEN * ANSWER)
-BOUND = 2 * max(LONGEST, MOST_AT_ONCE)  # theorem 4.4 of the paper, with what two rows can hold
+BOUND = 2 * max(LONGEST, MOST_AT_ONCE)  # as the paper proves it, with what two rows can hold
 
 
 def backlog(owners: dict[str, Sequence[int]], weights: dict[str, float] | None = None) -> Clocked:

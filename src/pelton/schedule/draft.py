@@ -97,7 +97,7 @@ class Draft:
         assert request.row is not None
         start, asked = request.computed, request.asked
         end = start + count
-        self.budget -= self._charge(start, count)
+        self.budget -= count if count < 2 else self._charge(start, count)
         scored = max(0, min(end, asked.prompt - 1) - start) if asked.scored else 0
         self.rows.append(RowPlan(request.row, start, count, 0, end == request.total, scored))
         if request.table.fills(end) and (keys := request.gives) is not None:

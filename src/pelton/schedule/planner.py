@@ -80,6 +80,10 @@ class Planner:
             remaining = request.total - request.computed
             decodes = remaining == 1
             draft.decodes -= decodes
+            if decodes and draft.budget and request.total <= request.table.capacity:
+                draft.place(request, 1)  # as below, for what most requests do in most steps
+                place += 1
+                continue
             share = draft.budget if decodes else draft.budget - draft.decodes
             count = draft.cut(request.computed, remaining, share)
             while count and not draft.reserve(request, count):

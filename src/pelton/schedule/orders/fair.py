@@ -2,8 +2,8 @@
 
 Each owner's counter says what it was served, over its weight: of a prompt the tokens computed, of an answer twice as
 much. The owner with the smallest counter is tried first, with its first request. One that comes back after an absence
-begins where those who waited meanwhile are: nobody saves up. Bound (theorem 4.4): of two owners that both wait all the
-time neither is served more than 2 max(longest prompt, 2 x tokens that the KV memory holds) beyond the other.
+begins where those who waited meanwhile are: nobody saves up. Bound, as proven there: of two owners that both wait all
+the time neither is served more than 2 max(longest prompt, 2 x tokens that the KV memory holds) beyond the other.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
