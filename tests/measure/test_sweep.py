@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import arrival as bench_arrival
 from bench import scheduler as bench_scheduler
 from click.testing import CliRunner, Result
 from tests.engine.fakes import held, make_engine
@@ -104,10 +103,3 @@ def test_what_cannot_be_swept_is_said(tmp_path: Path, words: tuple[str, ...], sa
 def test_planning_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_scheduler, "STEPS", 10)
     assert bench_scheduler.measured("fcfs", 4, 0) > 0 and bench_scheduler.measured("fair", 4, 9) > 0
-
-
-def test_gaps_while_a_long_prompt_arrives_are_measured() -> None:
-    engine, executable, _ = make_engine(rows=4, budget=32, max_len=600, blocks=600)
-    between, first = bench_arrival.gaps(engine, 3, 200, 250)
-    assert first > 0 and len(between) >= 3 * 200 // 32 and all(gap >= 0 for gap in between)
-    assert not engine.has_work and held(engine) == 0 and executable.largest == 32

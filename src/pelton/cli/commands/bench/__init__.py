@@ -14,7 +14,6 @@ COMMANDS = {
     "latency": (f"{HERE}.offline:latency_command", "Measure how long one batch of prompts takes."),
     "throughput": (f"{HERE}.offline:throughput_command", "Measure how many tokens per second a model computes."),
     "startup": (f"{HERE}.startup:startup_command", "Measure the time from a process's start to its first token."),
-    "baselines": (f"{HERE}.baselines:baselines_command", "Measure what batching, pages and the cache are worth."),
     "sweep": (f"{HERE}.sweep:sweep_command", "Measure waits for tokens by the size of steps and their company."),
 }
 
