@@ -1,6 +1,6 @@
 """A server under random load for a long time: nothing may grow that should not, and nothing may be left over.
 
-python bench/soak.py [MODEL] [--minutes 30] [--clients 16] [--serve-flags "..."]
+python -m bench.soak [MODEL] [--minutes 30] [--clients 16] [--serve-flags "..."]
 
 Clients ask with prompts that share beginnings, draw and are greedy, want one answer or several, hang up in the middle,
 and send what cannot be answered. Every few seconds the memory, threads and files of the server's processes are noted,
@@ -22,8 +22,8 @@ from pathlib import Path
 from random import Random
 
 import aiohttp
-import record
-from scenarios import server
+from bench import record
+from bench.scenarios import server
 
 EVERY_SECONDS = 5.0
 WARM_SHARE = 0.2  # of the time, before which nothing is compared
