@@ -58,7 +58,8 @@ def test_an_engine_that_keeps_prefixes_is_no_baseline(model: Path) -> None:
             no_cache(llm, range(3, 9), 2, 1, SystemClock())
 
 
-def test_reservations_leave_room_for_fewer(model: Path) -> None:
+def test_reservations_leave_room_for_fewer(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pelton.measure.baselines.reservation.LOOK_SECONDS", 0.0005)
     with LLM(str(model), max_num_seqs=4, threads=1, enable_prefix_caching=False, max_model_len=96, num_blocks=7) as llm:
         assert fitting(llm.report) == 2
         gain = reserved(llm, SAMPLES * 6, 4, 1, SystemClock())

@@ -180,9 +180,14 @@ def _likeliest(output: RequestOutput) -> list[tuple[int, float]]:
 
 
 def _told(llm: LLM, search: _Search) -> BeamSearchOutput:
-    decode = llm.get_tokenizer().decode
+    tokenizer = llm.get_tokenizer()
+
+    def text(tokens: Sequence[int]) -> str:
+        """Of those that have one: a model may have more rows of logits than its tokenizer has tokens."""
+        return tokenizer.decode([token for token in tokens if token < tokenizer.vocab_size])
+
     sequences = (
-        BeamSequence(one.tokens, one.cum_logprob, one.score, one.finish_reason, decode(one.tokens))
+        BeamSequence(one.tokens, one.cum_logprob, one.score, one.finish_reason, text(one.tokens))
         for one in search.best()
     )
     return BeamSearchOutput(search.prompt, tuple(sequences))
