@@ -214,7 +214,7 @@ def test_requests_that_cannot_go_on_are_told(monkeypatch: pytest.MonkeyPatch) ->
     engine, _, _ = make_engine()
     fill(engine)
     with monkeypatch.context() as patch:
-        patch.setattr(engine.scheduler, "plan", lambda: None)
+        patch.setattr(engine.scheduler, "plan", lambda now: None)
         with pytest.raises(RuntimeError, match="no progress with 8 open requests"):
             engine.step()
     assert set(reasons(engine.step()).values()) == {"error"} and held(engine) == 0
