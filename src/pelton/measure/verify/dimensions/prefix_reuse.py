@@ -24,7 +24,7 @@ class PrefixReuse:
     session was over before, in a cache that keeps nothing else.
     """
 
-    values = (MISS, HIT, IN_FLIGHT, PART, SESSION)
+    values: tuple[str, ...] = (MISS, HIT, IN_FLIGHT, PART, SESSION)
 
     def suits(self, value: str, prompt: Prompt, block_size: int) -> bool:
         if value == PART:
