@@ -183,7 +183,7 @@ def main() -> None:
     before = record.machine()
     seen = Seen(Random(given.seed))
     with server(given.model, shlex.split(given.serve_flags)) as (url, _):
-        (root,) = [child for child in processes(os.getpid())[1:2]]
+        root = processes(os.getpid())[1]
         left = asyncio.run(soak(url, root, seen, given.minutes, given.clients))
     wrong = verdict(seen, left)
     looks = seen.looks[int(len(seen.looks) * WARM_SHARE) :]

@@ -50,7 +50,7 @@ def main() -> None:
     checkpoint.close()
     for name in given.only.split(",") if given.only else VARIANTS:
         variant, before = VARIANTS[name], record.machine()
-        pairs = [turn for turn in turns(str(path), variant, prompts, given.pairs)]
+        pairs = turns(str(path), variant, prompts, given.pairs)
         figure = variant.scenario.figure
         ratios = [variant.scenario.better(ours[figure], without[figure]) for ours, without in pairs]
         figures: dict[str, object] = {"ratio": record.summary(ratios)}

@@ -158,7 +158,8 @@ def test_every_setting_has_a_flag() -> None:
     assert settings == set(ENGINE_HELP)
     shown = invoke("complete", "--help").stdout
     flags = {
-        "--" + name.replace("_", "-") for name in settings - {"max_num_queued_reqs", "context_cost", "fairness_weights"}
+        "--" + name.replace("_", "-")
+        for name in settings - {"max_num_queued_reqs", "context_cost", "fairness_weights", "session_seconds"}
     }
     assert {flag for flag in flags if flag in shown} == flags
 

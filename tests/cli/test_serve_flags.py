@@ -108,6 +108,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "block_size": ("32", 32),
     "kv_codec": ("plain", "plain"),
     "prefix_cache_tokens": ("640", 640),
+    "session_seconds": ("60", 60),
     "max_num_seqs": ("5", 5),
     "max_num_batched_tokens": ("64", 64),
     "long_prefill_token_threshold": ("16", 16),
@@ -505,5 +506,14 @@ def test_help_is_grouped() -> None:
 def test_every_flag_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
     named = set(re.findall(r"`(-{1,2}[a-z][a-z-]*)(?=[` ,])", page))
-    others = {"--config", "--verbose", "--help", "--url", "--no-enable-prefix-caching", "--max-tokens", "-m"}
+    others = {
+        "--config",
+        "--verbose",
+        "--help",
+        "--url",
+        "--no-enable-prefix-caching",
+        "--no-partial-prefix-blocks",
+        "--max-tokens",
+        "-m",
+    }
     assert named - others == {setting.flag for setting in SETTINGS.values()} | set(ALIASES) | set(ALWAYS_ON)

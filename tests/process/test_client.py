@@ -1,6 +1,7 @@
 """AsyncEngine over a real engine process: answers, aborts in every phase, limits, drains, and equality with LLM."""
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,13 @@ from pelton.core.counters import EngineStats
 from pelton.core.errors import EngineDeadError, OverloadedError, RequestError
 from pelton.core.events import Event
 from pelton.core.params import SamplingParams
+from pelton.core.plan import Lookup
 from pelton.core.request import Request
 from pelton.engine.llm import LLM
 from pelton.engine.load.deadlines import LATE
 from pelton.engine.process.answer import AsyncAnswer
 from pelton.engine.process.client import AsyncEngine
+from pelton.engine.process.messages import DescribeCache, EndSession
 from pelton.engine.process.supervisor import Watch
 
 pytestmark = pytest.mark.dist
@@ -279,6 +282,21 @@ def test_the_prefix_cache_is_used_and_reset(settings: Settings) -> None:
         assert first.outputs == second.outputs
         assert await engine.reset_prefix_cache() and engine.stats.cached_blocks == 0
         assert (await ask(engine, prompt).output()).num_cached_tokens == 0
+
+    with_engine(settings(), test)
+
+
+def test_questions_reach_the_engine_and_its_sessions(settings: Settings) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        params = SamplingParams(max_tokens=4, seed=3, ignore_eos=True)
+        prompt = {"prompt_token_ids": [9 + number % 50 for number in range(100)]}
+        request = engine.requests.make(prompt, params, session_id="s")
+        output = await engine.submit(request).output()
+        assert output.prefix_lookup == Lookup("unseen")
+        shape = json.loads(await engine.ask(DescribeCache(10)) or b"")
+        assert shape["sessions"]["open"] == 1 and shape["groups"][0]["held"] == 3 == engine.stats.session_blocks
+        assert await engine.ask(EndSession(("", "s"))) == b"1" and await engine.ask(EndSession(("", "s"))) == b""
+        assert engine.stats.sessions == engine.stats.held_blocks == 0
 
     with_engine(settings(), test)
 

@@ -33,7 +33,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         most=st.sampled_from((None, None, 0, 12)),
         order=st.sampled_from(ORDERS.names()),
         cost=st.sampled_from((0.0, 0.0, 0.05)),
-        windows_and_steps=st.tuples(st.sampled_from(WINDOWS), st.sampled_from((1, 3, 8))),
+        shape=st.tuples(st.sampled_from(WINDOWS), st.sampled_from((1, 3, 8)), st.sampled_from((True, True, False))),
     )
     def begin(
         self,
@@ -44,10 +44,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         most: int | None,
         order: str,
         cost: float,
-        windows_and_steps: tuple[tuple[int | None, ...], int],
+        shape: tuple[tuple[int | None, ...], int, bool],
     ) -> None:
-        windows, steps = windows_and_steps
-        cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most)
+        """`shape`: windows of the KV groups, most steps of a call, and whether parts of blocks are copied."""
+        windows, steps, parts = shape
+        cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most, partial_prefix_blocks=parts)
         self.caching = caching
         self.traffic = Traffic(
             in_series(
@@ -57,6 +58,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.traffic.scheduler.limits = replace(self.traffic.scheduler.limits, context_cost=cost)
         self.number = 0
+        self.now = 0.0
         forks = self.traffic.scheduler._forks
         give_back = forks.give_back
 
@@ -74,7 +76,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         answer=st.integers(1, 12),
         answers=st.sampled_from((1, 1, 1, 2, 4)),
         twins=st.sampled_from((1, 1, 3)),
-        kind=st.sampled_from(("", "", "", "", "salted", "scored", "alone")),
+        kind=st.sampled_from(("", "", "", "", "salted", "scored", "alone", "session 1", "session 2", "session 3")),
         rank=st.tuples(st.integers(0, 2), st.sampled_from((0, 0, 0, 0, 2, None))),
     )
     def add(
@@ -102,6 +104,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 seed=child,
                 shared=kind != "alone",
                 scored=kind == "scored" and not child,
+                session=kind if kind.startswith("session") and not child else "",
                 parent=name if child else None,
                 arrival=float(self.number // 2),
                 priority=rank[0],
@@ -134,9 +137,28 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.seen["preempted from outside"] += self.traffic.open[name].computed > 0
         self.traffic.preempt(name)
 
-    @rule()
-    def reset(self) -> None:
+    @precondition(lambda self: len(self.traffic.scheduler.sharing.sessions))
+    @rule(seconds=st.sampled_from((1, 300, 700)))
+    def wait(self, seconds: int) -> None:
+        before = len(self.traffic.scheduler.sharing.sessions)
+        self.now += seconds
+        self.traffic.scheduler.sharing.sessions.expire(self.now)
+        self.seen["session over"] += len(self.traffic.scheduler.sharing.sessions) < before
+
+    @precondition(lambda self: len(self.traffic.scheduler.sharing.sessions))
+    @rule(data=st.data())
+    def end_session(self, data: st.DataObject) -> None:
+        sessions = self.traffic.scheduler.sharing.sessions
+        name = data.draw(st.sampled_from(sorted(sessions._open)))
+        assert sessions.end(name) and name not in sessions
+        self.seen["session ended"] += 1
+
+    @rule(chance=st.integers(0, 2))
+    def reset(self, chance: int) -> None:
+        if chance:
+            return
         self.traffic.scheduler.reset_prefix_cache()
+        assert not self.traffic.scheduler.stats().sessions
         assert self.traffic.scheduler.stats().cached_blocks == 0
 
     @rule(faults=st.sampled_from((-1, -1, 0, 1, 2)), most=st.sampled_from((1, 2, 8, 8)))
@@ -147,7 +169,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.traffic.step(faulty=faulty, most=most)
         tables = [request.table.blocks for request in self.traffic.scheduler._requests.values()]
         self.seen["slide"] += any(NULL_BLOCK in blocks for held in tables for blocks in held)
-        self.seen["wait"] += len(self.traffic.scheduler._sharing._waits)
+        self.seen["wait"] += len(self.traffic.scheduler.sharing._waits)
 
     @rule(most=st.sampled_from((1, 2, 8)))
     def several_steps(self, most: int) -> None:
@@ -183,7 +205,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stats.computed_tokens_total == traffic.computed
         assert 0 <= stats.kv_waste <= 1 and 0 <= stats.kv_usage <= 1
         assert 0 <= stats.prefix_inflight_total <= stats.prefix_hits_total <= stats.prefix_queries_total
-        assert traffic.open or stats.kv_usage == 0, "nobody is there and blocks are held"
+        assert traffic.open or stats.held_blocks == stats.session_blocks, "nobody is there and blocks are held"
+        self.seen["session"] += stats.sessions
         assert self.caching or stats.prefix_queries_total == stats.cached_blocks == 0
 
     def teardown(self) -> None:
@@ -194,6 +217,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.adds_up()
         self.seen.update(self.traffic.seen)
         stats = self.traffic.scheduler.stats()
+        self.seen["session given up"] += self.traffic.scheduler.sharing.sessions.given_up
         self.seen["prefix hit"] += stats.prefix_hits_total
         self.seen["in flight"] += stats.prefix_inflight_total
         self.seen["evict"] += stats.prefix_evictions_total
@@ -202,9 +226,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 EVENTS = (
     "abort", "abort during a step", "broken step", "chunk", "copied", "copy", "evict", "fault", "fault again", "finish",
-    "fork", "given back", "hit", "in flight", "late child", "preempt", "preempt during a step",
-    "preempted from outside", "prefix hit", "scrub", "series", "series cut short", "series over a border", "slide",
-    "wait", "window hit",
+    "fork", "given back", "hit", "in flight", "late child", "part", "preempt", "preempt during a step",
+    "preempted from outside", "prefix hit", "scrub", "series", "series cut short", "series over a border", "session",
+    "session ended", "session given up", "session over", "slide", "wait", "window hit",
 )  # fmt: skip
 
 

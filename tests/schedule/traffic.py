@@ -20,6 +20,7 @@ from pelton.schedule.tracked import NewRequest
 
 BLOCK = 4
 NOTHING, BAD = 0, -1
+WHOLE = CacheSection(partial_prefix_blocks=False)
 Place = tuple[int, int]  # KV group and block
 
 
@@ -28,12 +29,15 @@ class TokenKeys:
 
     def __init__(self, tokens: list[int], salt: str) -> None:
         self.tokens = tokens
-        self.salt = salt
+        self.namespace = salt.encode()
 
     def key(self, block: int) -> bytes:
         ids = self.tokens[block * BLOCK : (block + 1) * BLOCK]
         assert len(ids) == BLOCK, f"block {block} of {len(self.tokens)} tokens is not full"
-        return (self.salt.encode() + b":" if block == 0 else b"") + array("i", ids).tobytes()
+        return array("i", ids).tobytes()
+
+    def part(self, block: int) -> bytes:
+        return array("i", self.tokens[:-1][block * BLOCK : (block + 1) * BLOCK]).tobytes()
 
 
 @dataclass
@@ -67,7 +71,10 @@ def make(
     order: Order | None = None,
     windows: tuple[int | None, ...] = (None,),
 ) -> Scheduler:
-    """`windows`: of the KV groups, each of which has as many blocks. It plans single steps: see `in_series`."""
+    """`windows`: of the KV groups, each of which has as many blocks. It plans single steps: see `in_series`.
+
+    `cache` None: whole blocks are shared.
+    """
     limits = ScheduleSection(
         max_num_seqs=rows,
         max_num_batched_tokens=budget,
@@ -75,7 +82,7 @@ def make(
         max_steps_per_call=1,
     )
     groups = [KVGroup(BlockPool(blocks + 1), window) for window in windows]
-    scheduler = Scheduler(limits, cache or CacheSection(), order or FirstComeFirstServed(), groups, BLOCK, max_len)
+    scheduler = Scheduler(limits, cache or WHOLE, order or FirstComeFirstServed(), groups, BLOCK, max_len)
     return scheduler
 
 
@@ -119,12 +126,14 @@ class Traffic:
         seed: int = 0,
         shared: bool = True,
         settles: int | None = None,
+        session: str = "",
         **kind: object,
     ) -> None:
         sequence = Sequence(name, list(prompt), salt, min(room, self.scheduler.max_len - len(prompt)), seed)
         sequence.settles, sequence.prompt = settles, len(prompt)
         keys = TokenKeys(sequence.tokens, salt) if shared else None
-        new = NewRequest(name, len(prompt), room, keys=keys, settles=settles, **kind)  # type: ignore[arg-type]
+        named = (salt, session) if session else None
+        new = NewRequest(name, len(prompt), room, keys=keys, settles=settles, session=named, **kind)  # type: ignore[arg-type]
         self.scheduler.add(new)
         self.open[name] = sequence
 
@@ -226,6 +235,7 @@ class Traffic:
             sequence.computed = admission.cached
             sequence.shared, sequence.leans = admission.cached // BLOCK, admission.cached > 0
             self.seen["hit"] += admission.cached > 0
+            self.seen["part"] += self.scheduler._requests[admission.request_id].origin is not None
         for row, held in plan.new_blocks.items():
             assert len({len(blocks) for blocks in held}) == 1 and len(held) == len(self.windows)
             for group, blocks in enumerate(held):

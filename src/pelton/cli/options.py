@@ -99,6 +99,8 @@ ENGINE_HELP = {
     "kv_codec": "How keys and values are stored.",
     "enable_prefix_caching": "Keep what was computed for prompts that begin alike [yes].",
     "prefix_cache_tokens": "Most tokens kept so [what the memory holds].",
+    "partial_prefix_blocks": "Copy blocks that begin like what a prompt needs next, up to where they differ [yes].",
+    "session_seconds": "Seconds that blocks of a session are held unused; 0: they are not.",
     "max_num_seqs": "Requests computed at once [what the command needs].",
     "max_num_batched_tokens": "Tokens computed in one step [as many as itl-target-ms lets].",
     "long_prefill_token_threshold": "Longest piece of a prompt in one step; 0: what fits.",
@@ -114,7 +116,7 @@ ENGINE_HELP = {
 }
 CHOOSING = ("backend", "kv_codec", "scheduling_policy", "quantization")  # their values are names of techniques
 # Settings that are about sharing the engine, and block_size, which has one value, are for `pelton serve` alone.
-_SHARED_ONLY = ("max_num_queued_reqs", "context_cost", "block_size", "fairness_weights")
+_SHARED_ONLY = ("max_num_queued_reqs", "context_cost", "block_size", "fairness_weights", "session_seconds")
 _ENGINE_TYPES: Mapping[str, object] = {
     "max_model_len": parse_length,
     "dtype": click.Choice(DTYPES),

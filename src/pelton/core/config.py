@@ -180,6 +180,8 @@ class CacheSection:
 
     `kv_codec`: how keys and values are stored. `enable_prefix_caching`: blocks of requests that are over stay for those
     that begin alike; `prefix_cache_tokens` caps what is kept so (None: all the memory that nobody else needs).
+    `partial_prefix_blocks`: a prompt may also begin in the midst of a block, with a copy of one that begins alike.
+    `session_seconds`: how long the blocks of a request with a session_id are held after it is over; 0: not at all.
     """
 
     kv_cache_memory_bytes: int | None = None
@@ -188,6 +190,8 @@ class CacheSection:
     kv_codec: str = "plain"
     enable_prefix_caching: bool = True
     prefix_cache_tokens: int | None = None
+    partial_prefix_blocks: bool = True
+    session_seconds: int = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,6 +380,7 @@ def _check(config: EngineConfig) -> None:
             "Give one of them.",
         )
     between("prefix_cache_tokens", cache.prefix_cache_tokens, 0, None)
+    between("session_seconds", cache.session_seconds, 0, None, " (0: off)")
     size = cache.block_size
     need(size == BLOCK_TOKENS, "block_size", size, f"{BLOCK_TOKENS}: the CPU kernels' tile layout fixes it")
     between("max_num_seqs", schedule.max_num_seqs, 1, MOST_SEQS)

@@ -28,7 +28,7 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     `kv_waste`: share of the token places in held blocks that hold no token, 0 to 1. Prefix figures are in tokens of
     prompts, each of which counts once: looked up, and found (of which `inflight` were still being computed by another
     request). `step_*` describe the last step alone, or a series of `step_steps` that were one call.
-    `backend_seconds_total`: what the backend took of all steps.
+    `backend_seconds_total`: what the backend took of all steps. `sessions` hold `session_blocks` of the held ones.
     """
 
     running: int = 0
@@ -53,3 +53,5 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     schedule_seconds: float = 0.0
     step_steps: int = 0
     backend_seconds_total: float = 0.0
+    sessions: int = 0
+    session_blocks: int = 0

@@ -11,7 +11,7 @@ import msgspec
 
 from pelton.core.clock import Clock
 from pelton.core.counters import Counters
-from pelton.core.events import Event, RequestFinished, RequestPreempted, TokensGenerated
+from pelton.core.events import Event, RequestFinished, RequestPreempted, RequestScheduled, TokensGenerated
 from pelton.core.plan import StepPlan
 from pelton.core.request import Request
 from pelton.engine.load.advice import Advice
@@ -78,6 +78,7 @@ class Engine:
                 scored=request.scores_prompt,
                 settles=settles(request),
                 owner=request.owner,
+                session=request.session,
             )
         )
         self.runner.add(request)
@@ -182,11 +183,13 @@ class Engine:
             _log.warning("%s", said)
 
     def _check_if_idle(self) -> None:
-        """Nothing may be held once the last request is gone. A failure is told and counted; the engine goes on."""
+        """Nothing but sessions may hold anything once the last request is gone. A failure is told and counted; the
+        engine goes on.
+        """
         if self._open:
             return
         stats = self.scheduler.stats()
-        if not (stats.running or stats.waiting or stats.kv_usage):
+        if not (stats.running or stats.waiting or stats.held_blocks != stats.session_blocks):
             return
         try:
             self.check()
@@ -201,6 +204,8 @@ class Engine:
                 self.counters.add("generated_tokens", len(tokens))
             case RequestPreempted():
                 self.counters.add("preemptions")
+            case RequestScheduled(request_id=name, cached_tokens=cached, lookup=lookup) if lookup is not None:
+                _log.debug("request %s: %d tokens of its prompt were cached; %s", name, cached, lookup)
             case RequestFinished(reason=reason):
                 self.counters.add(f"finished_{reason}")
             case _:

@@ -48,7 +48,7 @@ def run_step(
             raise RuntimeError(f"no progress with {len(requests)} open requests")
         return Done([])
     events: list[Event] = [RequestPreempted(request_id) for request_id in scheduler.preempted]
-    events += [RequestScheduled(admission.request_id, admission.cached) for admission in plan.admitted]
+    events += [RequestScheduled(one.request_id, one.cached, one.lookup) for one in plan.admitted]
 
     # Rows with a grammar would have their masks filled here; drawing and comparing drafts happen inside `run`.
     result = runner.run(plan)

@@ -9,7 +9,7 @@ from math import ceil, sqrt
 
 from pelton.core.plan import Admission, RowPlan, StateOp, StepPlan
 from pelton.kv.group import Held
-from pelton.kv.prefix import Node
+from pelton.kv.node import Node
 from pelton.schedule.tracked import Start, Tracked
 
 
@@ -82,14 +82,14 @@ class Draft:
         assert request.row is not None
         request.table.adopt(start.blocks)
         request.computed = start.cached
-        request.shared, request.copied = start.full, bool(start.source)
+        request.shared, request.copied, request.origin = start.full, bool(start.source), start.origin
         if not self.reserve(request, count):
             return False
         blocks = request.table.blocks
         self.new_blocks[request.row] = blocks
         for group, source in enumerate(start.source):
             self.copies.append(StateOp("copy", source, blocks[group][start.full], group))
-        self.admitted.append(Admission(request.row, request.request_id, start.cached))
+        self.admitted.append(Admission(request.row, request.request_id, start.cached, start.lookup))
         return True
 
     def place(self, request: Tracked, count: int) -> None:

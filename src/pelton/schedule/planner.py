@@ -46,7 +46,8 @@ class Planner:
             self._gate.ran_short()
         else:
             self._admit_waiting(draft, now)
-        if not draft.rows and self._forks.give_back(force=True):
+        # Nobody waits for what is only held.
+        while not draft.rows and self._places.waiting and self._give_back(force=True):
             self._admit_waiting(draft, now)
         for blocks in draft.spent:
             self._blocks.release(blocks)
@@ -57,7 +58,7 @@ class Planner:
         request.table.release()
         self._places.leave(request)
         request.computed = request.shared = 0
-        request.copied = False
+        request.copied, request.origin = False, None
         self._places.wait(request)
         self.preemptions += 1
 
@@ -68,7 +69,7 @@ class Planner:
             self._refused = None, ()
 
     def _continue_running(self, draft: Draft) -> None:
-        """Where blocks run out, families give theirs back, then later requests lose theirs.
+        """Where blocks run out, families and sessions give theirs back, then later requests lose theirs.
 
         Prompts leave a token of the budget for each decode behind them. That is always possible: whoever is admitted
         gets a token of what the others left over, so there are never more running requests than tokens in the budget.
@@ -87,7 +88,7 @@ class Planner:
             share = draft.budget if decodes else draft.budget - draft.decodes
             count = draft.cut(request.computed, remaining, share)
             while count and not draft.reserve(request, count):
-                if self._forks.give_back():
+                if self._give_back():
                     continue
                 later = running[place + 1 :]
                 victim = place + 1 + self._gate.victim(later) if later else place
@@ -140,6 +141,9 @@ class Planner:
         waits = self._places.waiting[:1] if self._places.free_rows and self._refused[0] is None else []
         short = any(1 < tokens <= half for tokens in (*remaining, *(request.total for request in waits)))
         return half if short else 0
+    def _give_back(self, *, force: bool = False) -> bool:
+        """Blocks that nobody computes with are available again; False where there are none. `force`: see Forks."""
+        return self._forks.give_back(force) or self._sharing.sessions.give_back()
 
     def _room(self, promised: Sequence[int]) -> tuple[int, ...]:
         kept = self._gate.reserve * len(self._places.running)
@@ -151,11 +155,15 @@ class Planner:
 
     def _begin(self, draft: Draft, request: Tracked, start: Start, promised: Sequence[int]) -> bool:
         """The request runs; False (nothing changed) where the blocks do not suffice for what all running ones know."""
-        # What it shares may have been unused, and so available, until now.
-        self._blocks.share(start.blocks)
-        if _more(self._asked(request, start, draft.most), self._room(promised)):
-            self._blocks.release(start.blocks)
-            return False
+        if not self._take(request, start, draft.most, promised):
+            if start.origin is None:
+                return False
+            # The block to copy from needs a place beside the request's own while the step is planned.
+            whole = self._sharing.start(request, self._places.running, parts=False)
+            if whole is None or not self._take(request, whole, draft.most, promised):
+                return False
+            start = whole
+        draft.spent.append(start.copied)
         if self._forks.family(request) is None:
             self._sharing.began(request, start)
         else:
@@ -167,6 +175,19 @@ class Planner:
         assert reserved, f"{request.request_id}: {self._blocks.available} blocks available, {promised} promised"
         draft.place(request, count)
         return True
+
+    def _take(self, request: Tracked, start: Start, step: int, promised: Sequence[int]) -> bool:
+        """References on all that the request begins with; False (nothing changed) if the rest does not fit beside it.
+
+        What it begins with may have been unused, and so available, until now.
+        """
+        self._blocks.share(start.blocks)
+        self._blocks.share(start.copied)
+        if not _more(self._asked(request, start, step), self._room(promised)):
+            return True
+        self._blocks.release(start.copied)
+        self._blocks.release(start.blocks)
+        return False
 
     def _asked(self, request: Tracked, start: Start, step: int) -> tuple[int, ...]:
         """Blocks of each group that the request will want beside those it begins with."""

@@ -43,8 +43,8 @@ class Scheduler:
     """`max_len`: tokens (prompt and answer) a request may have, the smaller of the model's length and the pool.
 
     `limits` may be replaced between steps by others with as many rows. `series` decides how many decode steps are one
-    call, and is told how long they take. `preempted` names who lost its blocks between
-    the last plan and the one before it or for the last plan.
+    call, and is told how long they take. `sharing` knows what is kept of prefixes. `preempted` names who lost its
+    blocks between the last plan and the one before it or for the last plan.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Scheduler:
         self._order = order
         self._blocks = Blocks(groups, block_size, cache)
         self._forks = Forks(self._blocks)
-        self._sharing = Sharing(self._blocks)
+        self.sharing = Sharing(self._blocks, cache)
         self._places = Places(limits.max_num_seqs)
         self.series = Series(self._blocks, self.max_len)
-        gate = Gate(order, self._forks, self._sharing)
-        self._planner = Planner(gate, self._places, self._blocks, self._forks, self._sharing)
+        gate = Gate(order, self._forks, self.sharing)
+        self._planner = Planner(gate, self._places, self._blocks, self._forks, self.sharing)
         self._requests: dict[str, Tracked] = {}
         self._figures = _Figures()
         self._lost: list[str] = []
@@ -84,7 +84,8 @@ class Scheduler:
         number = self._figures.added
         # Behind all with a smaller rank than the parent's, before all with a greater one.
         rank = self._order.rank(request, number) if parent is None else (*parent.rank, number)
-        tracked = Tracked(request, number, rank, BlockTable(self._blocks), total=request.prompt)
+        table = BlockTable(self._blocks, b"" if request.keys is None else request.keys.namespace)
+        tracked = Tracked(request, number, rank, table, total=request.prompt)
         if parent is not None:
             self._forks.join(tracked, parent)
         self._figures.added += 1
@@ -115,7 +116,7 @@ class Scheduler:
         """The request is over, in whatever state it is: its row and blocks are free at once. KeyError if not open."""
         request = self._requests.pop(request_id)
         self._forks.over(request)
-        self._sharing.over(request)
+        self.sharing.over(request)
         self._planner.over(request)
         self._places.leave(request)
         request.table.release()
@@ -145,13 +146,15 @@ class Scheduler:
         tree = self._blocks.tree
         shared = [(group, block) for group, blocks in enumerate(held) for block in blocks[: request.shared]]
         nodes = [tree.at(group, block) for group, block in shared] if tree is not None else []
+        nodes.append(request.origin)
         request.suspects = tuple(dict.fromkeys(node for node in nodes if node is not None))
         request.private = True
         self.preempt(request.request_id)
         return True
 
     def reset_prefix_cache(self) -> None:
-        """Drops every cached block that nobody uses."""
+        """Drops every cached block that no request uses, and all sessions."""
+        self.sharing.sessions.end_all()
         if self._blocks.tree is not None:
             self._blocks.tree.reset()
 
@@ -164,9 +167,10 @@ class Scheduler:
         """
         if self._open is not None:
             self._abandon(*self._open)
+        self.sharing.sessions.expire(now)
         draft = self._planner.draft(self.limits, now)
         step_is_full = self._places.free_rows and not draft.budget and not draft.preempted
-        waits = self._forks.deferred + self._sharing.deferred
+        waits = self._forks.deferred + self.sharing.deferred
         self._figures.deferred = self.num_waiting if step_is_full else waits
         self.preempted, self._lost = (*self._lost, *draft.preempted), []
         if not draft.rows:
@@ -252,12 +256,14 @@ class Scheduler:
             kv_usage=max(used / total for used, total in zip(held, blocks.total, strict=True)),
             kv_waste=groups * (empty + self._forks.waste()) / places if places else 0.0,
             cached_blocks=sum(tree.num_unused(group) for group in range(groups)) if tree is not None else 0,
-            prefix_queries_total=self._sharing.asked,
-            prefix_hits_total=self._sharing.found,
-            prefix_inflight_total=self._sharing.in_flight,
+            prefix_queries_total=self.sharing.asked,
+            prefix_hits_total=self.sharing.found,
+            prefix_inflight_total=self.sharing.in_flight,
             prefix_evictions_total=tree.evictions if tree is not None else 0,
             preemptions_total=self._planner.preemptions,
             copied_blocks_total=self._figures.copied,
+            session_blocks=self.sharing.sessions.num_blocks,
+            sessions=len(self.sharing.sessions),
             computed_tokens_total=self._figures.computed,
         )
 
@@ -265,7 +271,7 @@ class Scheduler:
         """Asserts that requests, rows and blocks add up, with the numbers where they do not."""
         self._blocks.check()
         self._places.check()
-        holders, tree = Counter(self._forks.check()), self._blocks.tree
+        holders, tree = Counter((*self._forks.check(), *self.sharing.sessions.check())), self._blocks.tree
         for request in self._requests.values():
             table = request.table
             holders.update((group, block) for group, own in enumerate(table.blocks) for block in own if block)

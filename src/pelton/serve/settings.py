@@ -27,8 +27,8 @@ class ServeSettings:
     that does not say so itself; 0: any time. `strict`: unknown fields of a request are refused.
     `max_body_bytes`, `max_head_bytes`: larger bodies, and URLs and headers together, are refused.
     `client_timeout`: seconds that a client may take for a request's head, and be silent in its body; 0: any time.
-    `trust_request_chat_template`: requests may bring a template, which is
-    a program. `allowed_origins`: of browsers ("*": any); none: no CORS headers.
+    `trust_request_chat_template`: requests may bring a template, which is a program. `show_cached_tokens`: /kv/tree may
+    tell token ids of all prompts. `allowed_origins`: of browsers ("*": any); none: no CORS headers.
     `watchdog_timeout`: seconds without a sign of life after which the engine counts as hanging, or more where its steps
     are long (docs/processes.md).
     """
@@ -55,6 +55,7 @@ class ServeSettings:
     max_head_bytes: int = MAX_HEAD_BYTES
     client_timeout: float = 30.0
     trust_request_chat_template: bool = False
+    show_cached_tokens: bool = False
 
     def __post_init__(self) -> None:
         _need(bool(self.host.strip()), "host", self.host, "an address or a name of this machine")

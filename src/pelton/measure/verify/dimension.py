@@ -26,7 +26,8 @@ TEST = 0
 class Ask:
     """A request for n answers. It joins `after` steps of its phase; a phase begins when the one before is over.
 
-    `salt`: it shares prefixes only with requests that have the same one.
+    `salt`: it shares prefixes only with requests that have the same one. `session`: what it computes is held for
+    others of the same one.
     """
 
     case: Case
@@ -34,6 +35,7 @@ class Ask:
     phase: int = TEST
     after: int = 0
     salt: str = ""
+    session: str = ""
 
 
 @dataclass(slots=True)

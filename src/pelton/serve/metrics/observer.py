@@ -17,6 +17,7 @@ from pelton.core.clock import Clock, SystemClock
 from pelton.core.config import EngineConfig
 from pelton.core.counters import EngineStats
 from pelton.core.events import Event, RequestFinished, RequestPreempted, RequestScheduled, TokensGenerated
+from pelton.core.plan import LOOKUPS
 from pelton.core.request import Request, RequestOutput
 from pelton.engine.load.deadlines import LATE
 from pelton.engine.report import StartReport
@@ -127,6 +128,7 @@ class Metrics(Collector):
         self._left: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._ended = Counter(dict.fromkeys(REASONS, 0))
+        self._lookups = Counter(dict.fromkeys(LOOKUPS, 0))
         self._rejected = Counter(dict.fromkeys(REJECTIONS, 0))
         self._aborted = Counter(dict.fromkeys(ABORTS, 0))
         self._late = Counter(dict.fromkeys(STATES, 0))
@@ -160,8 +162,11 @@ class Metrics(Collector):
                     sequence.last = now
                     sequence.tokens += len(tokens)
                     self._counts["generated"] += len(tokens)
-                case RequestScheduled(request_id=name) if name not in self._left:
-                    self._open.setdefault(name, _Sequence())
+                case RequestScheduled(request_id=name, lookup=lookup):
+                    if lookup is not None:
+                        self._lookups[lookup.kind] += 1
+                    if name not in self._left:
+                        self._open.setdefault(name, _Sequence())
                 case RequestFinished(request_id=name):
                     self._left.discard(name)
                     if name in self._open:
@@ -273,6 +278,9 @@ class Metrics(Collector):
         free = stats.kv_blocks - stats.held_blocks - stats.cached_blocks
         states = by("state", {"held": stats.held_blocks, "cached": stats.cached_blocks, "free": free})
         yield families.gauge("pelton:kv_blocks", "KV blocks, by what they hold.", states)
+        yield families.gauge("pelton:sessions", "Sessions whose blocks are held.", stats.sessions)
+        text = "Blocks that sessions hold, some of them with requests."
+        yield families.gauge("pelton:session_blocks", text, stats.session_blocks)
         text = "Share of the token places in held KV blocks that hold no token, 0 to 1."
         yield families.gauge("pelton:kv_waste_perc", text, stats.kv_waste)
         yield info("pelton:build_info", "What runs here.", {"version": pelton.__version__})
@@ -292,6 +300,8 @@ class Metrics(Collector):
         yield families.counter(
             "vllm:request_success", "Answers that ended, by why.", by("finished_reason", self._ended)
         )
+        text = "Prompts looked up in the prefix cache, by why no more of them was found."
+        yield families.counter("pelton:prefix_cache_lookups", text, by("reason", self._lookups))
         text = "Requests that were not taken, by the limit that was reached."
         yield families.counter("vllm:admission_rejections", text, by("reason", self._rejected))
         text = "Requests that ended because their logits were not finite."

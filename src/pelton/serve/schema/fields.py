@@ -87,6 +87,7 @@ class CallFields(msgspec.Struct, kw_only=True):
     echo: bool | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     cache_salt: Name | None = None
+    session_id: Name | None = None
     request_id: Name | None = None
     user: Annotated[str, Meta(max_length=MAX_NAME)] | None = None
     timeout: Annotated[float, Meta(gt=0, le=MAX_SECONDS, description="Seconds.")] | None = None
@@ -151,6 +152,13 @@ class TokenizeFields(msgspec.Struct, kw_only=True):
     model: str | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
+
+
+class SessionFields(msgspec.Struct, kw_only=True):
+    """A body of /end_session."""
+
+    session_id: Name
+    cache_salt: Name | None = None
 
 
 class DetokenizeFields(msgspec.Struct, kw_only=True):
