@@ -135,8 +135,10 @@ def test_one_measured_step_is_enough(module: Module) -> None:
 
 def test_shapes_that_settings_allow() -> None:
     config = resolve("m", {"max_num_batched_tokens": 64, "max_num_seqs": 4, "max_model_len": 600})
+    large = resolve("m", {"max_num_batched_tokens": 4096})
+    assert max(shape.tokens for shape in shapes_for(large, 8192)) == 2048
     shapes = shapes_for(config, 8192)
-    assert shapes and all(shape.tokens * shape.sequences <= 64 and shape.sequences <= 4 for shape in shapes)
+    assert all(shape.tokens * shape.sequences <= 512 and shape.sequences <= 4 for shape in shapes)
     assert all(shape.tokens + shape.context <= 600 for shape in shapes)
     assert {shape.tokens for shape in shapes} >= {1, 64}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pelton.core.clock import Clock
-from pelton.core.config import BLOCK_TOKENS, EngineConfig
+from pelton.core.config import BLOCK_TOKENS, EngineConfig, resolve
 from pelton.engine.build import build_engine
 from pelton.measure.simulate.step_seconds import (
     ATTENTION,
@@ -31,8 +31,9 @@ REPEATS = 7
 # (tokens, context, sequences): decoding alone and together, pieces of prompts early and late.
 SHAPES = (
     (1, 256, 1), (1, 1024, 1), (1, 256, 2), (1, 512, 4), (1, 512, 8), (1, 256, 16), (1, 256, 32),
-    (16, 128, 1), (64, 0, 1), (128, 512, 1), (256, 0, 1), (256, 1792, 1), (512, 0, 1),
+    (16, 128, 1), (64, 0, 1), (128, 512, 1), (256, 0, 1), (256, 1792, 1), (512, 0, 1), (2048, 0, 1),
 )  # fmt: skip
+MOST_TOKENS = 512  # of a step that is always measured
 LEAST = 1e-12
 
 
@@ -54,12 +55,15 @@ class Timed:
 
 
 def shapes_for(config: EngineConfig, context: int) -> list[Shape]:
-    """Those of SHAPES that the settings allow: no more tokens in a step, no longer texts, no more sequences."""
+    """Those of SHAPES that make sense: no longer texts than the model and the settings allow, no more sequences, and
+    the larger steps only as far as the settings go beyond them.
+    """
     schedule = config.schedule
+    most = max(schedule.max_num_batched_tokens, MOST_TOKENS)
     return [
         Shape(tokens, before, sequences)
         for tokens, before, sequences in SHAPES
-        if tokens * sequences <= max(schedule.max_num_batched_tokens, 1)
+        if tokens * sequences <= most
         and tokens + before <= min(config.model.max_model_len or context, context)
         and sequences <= schedule.max_num_seqs
     ]
@@ -71,11 +75,11 @@ def measured(
     """The shapes' times on the real backend of the settings. `told` is called behind each."""
     blocks = max(shape.sequences * shape.blocks for shape in shapes)
     longest = max(shape.context + shape.tokens for shape in shapes)
-    schedule = replace(
-        config.schedule,
-        max_num_seqs=max(shape.sequences for shape in shapes),
-        max_num_batched_tokens=max(shape.tokens * shape.sequences for shape in shapes),
-    )
+    sizes: dict[str, object] = {
+        "max_num_seqs": max(shape.sequences for shape in shapes),
+        "max_num_batched_tokens": max(shape.tokens * shape.sequences for shape in shapes),
+    }
+    schedule = resolve(config.model.model, sizes).schedule
     cache = replace(config.cache, num_blocks=max(blocks, -(-longest // BLOCK_TOKENS)), kv_cache_memory_bytes=None)
     model = replace(config.model, max_model_len=longest)
     parts = build_engine(replace(config, model=model, schedule=schedule, cache=cache))

@@ -80,7 +80,7 @@ class VirtualExecutable:
         return self.times.copying(sum(self._bytes[group] for group in inputs.block_ops[:, 1].tolist()))
 
     def blocks(self) -> BlockOps:
-        raise NotImplementedError("there are no blocks that could be read or written")
+        return VirtualBlocks()
 
     def counters(self) -> dict[str, int]:
         return {"steps": self._steps}
@@ -93,6 +93,22 @@ def _tokens(rows: int, steps: int, seconds: float) -> StepOutputs:
     zeros, none = np.zeros(rows, np.int32), np.zeros((rows, 0), np.int32)
     scores: Float32 = np.zeros(rows, np.float32)
     return StepOutputs(zeros, scores, zeros, zeros, none, none.astype(np.float32), steps=steps, seconds=seconds)
+
+
+class VirtualBlocks:
+    """Blocks without bytes: what moves or clears them is done at once, and nothing can be read from them."""
+
+    def copy(self, group: int, source: int, target: int) -> None:
+        """Nothing."""
+
+    def scrub(self, group: int, block: int) -> None:
+        """Nothing."""
+
+    def export_canonical(self, group: int, block: int, tokens: int) -> Float32:
+        raise NotImplementedError("a virtual block holds nothing that could be read")
+
+    def import_canonical(self, group: int, block: int, data: Float32) -> None:
+        """Nothing."""
 
 
 class VirtualBackend:

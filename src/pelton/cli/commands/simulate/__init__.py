@@ -190,7 +190,7 @@ def _progress(flags: Flags) -> bool:
 
 def _head(name: str, reference: str, config: EngineConfig, times: StepTimes, done: Simulated) -> dict[str, object]:
     """What was simulated: all that decides the figures."""
-    schedule, report = config.schedule, done.report
+    report = done.report
     return {
         "trace": Path(name).name,
         "model_id": reference,
@@ -200,9 +200,9 @@ def _head(name: str, reference: str, config: EngineConfig, times: StepTimes, don
         "offered_request_rate": done.prepared.offered,
         "arrivals_seconds": done.prepared.seconds,
         "max_model_len": report.max_model_len,
-        "max_num_seqs": schedule.max_num_seqs,
-        "max_num_batched_tokens": schedule.max_num_batched_tokens,
-        "scheduling_policy": schedule.scheduling_policy,
+        "max_num_seqs": report.max_num_seqs,
+        "max_num_batched_tokens": report.max_num_batched_tokens,
+        "scheduling_policy": config.schedule.scheduling_policy,
         "enable_prefix_caching": config.cache.enable_prefix_caching,
         "kv_blocks": report.kv_blocks - 1,
         "kv_bytes": report.kv_bytes,
@@ -250,7 +250,7 @@ def _prompts(config: EngineConfig, reference: str, times: StepTimes, flags: Flag
         assert executable is not None
         with tqdm(unit="prompt", desc="reading", leave=False, disable=not _progress(flags)) as bar:
             prompts = prompt_ids(file, build_front(config), parts.limits, bar.update)
-        budget = config.schedule.max_num_batched_tokens
+        budget = parts.report.max_num_batched_tokens
         per_token = executable.times.prompt(TYPICAL_PROMPT, budget) / TYPICAL_PROMPT
     finally:
         parts.close()
