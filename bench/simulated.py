@@ -173,10 +173,12 @@ def main() -> None:
     )
     flags.add_argument("--max-model-len", type=int, default=4096)
     flags.add_argument("--max-num-seqs", type=int, default=32)
+    flags.add_argument("--max-num-batched-tokens", type=int, default=256)
     flags.add_argument("--num-blocks", type=int, default=1024)
     given = flags.parse_args()
     before = record.machine()
-    settings = {name: getattr(given, name) for name in ("max_model_len", "max_num_seqs", "num_blocks")}
+    names = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_blocks")
+    settings = {name: getattr(given, name) for name in names}
     config = resolve(pull(given.model), settings)
     times, machine = Calibrated(config, given), this_machine(0)
     figures: dict[str, object] = {}

@@ -104,6 +104,9 @@ class VirtualBlocks:
     def scrub(self, group: int, block: int) -> None:
         """Nothing."""
 
+    def reserve(self, slots: tuple[int, ...]) -> None:
+        """Nothing: memory beside the blocks is never touched either."""
+
     def export_canonical(self, group: int, block: int, tokens: int) -> Float32:
         raise NotImplementedError("a virtual block holds nothing that could be read")
 
@@ -131,3 +134,6 @@ class VirtualBackend:
 
     def machine(self, threads: int = 0) -> Machine:
         return self._like
+
+    def rates(self, threads: int, working_set: int, *, rounded: bool = False) -> None:
+        """Nobody has measured a machine that is pretended: whoever must know how fast it is times steps of it."""
