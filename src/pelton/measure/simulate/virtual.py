@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pelton.backends.backend import (
     BlockOps,
@@ -24,6 +25,7 @@ from pelton.measure.simulate.step_seconds import StepSeconds
 from pelton.program.module import Module
 from pelton.program.op import Op
 
+NOTHING = "a virtual block holds nothing that could be read"
 TimesOf = Callable[[Module, bool], StepSeconds]  # of a model, in fp32 or not
 
 
@@ -107,8 +109,14 @@ class VirtualBlocks:
     def reserve(self, slots: tuple[int, ...]) -> None:
         """Nothing: memory beside the blocks is never touched either."""
 
+    def slot(self, group: int, slot: int) -> NDArray[np.uint8]:
+        raise NotImplementedError(NOTHING)
+
+    def content(self, group: int, block: int) -> NDArray[np.uint8]:
+        raise NotImplementedError(NOTHING)
+
     def export_canonical(self, group: int, block: int, tokens: int) -> Float32:
-        raise NotImplementedError("a virtual block holds nothing that could be read")
+        raise NotImplementedError(NOTHING)
 
     def import_canonical(self, group: int, block: int, data: Float32) -> None:
         """Nothing."""

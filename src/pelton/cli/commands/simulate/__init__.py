@@ -123,6 +123,8 @@ def _config(reference: str, flags: Flags) -> EngineConfig:
     if flags["backend"] not in (None, BACKEND):
         raise click.UsageError(f"--backend {flags['backend']} is not simulated; {BACKEND} is.")
     settings = engine_settings(flags)
+    if settings.get("kv_disk_bytes"):
+        raise click.UsageError("--kv-disk-bytes: what is kept on the disk is not simulated; leave it out.")
     if (file := settings.get("chat_template")) is not None:
         settings["chat_template"] = template_text(str(file), f"--chat-template {file}")
     try:
