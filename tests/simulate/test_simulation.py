@@ -63,6 +63,10 @@ def test_an_idle_engine_waits_for_the_next_arrival(smollm2: Path) -> None:
     done = simulate(settings(smollm2), trace, Choice(), MACHINE, FixedSeconds(second))
     assert [timing.pieces for timing in done.replayed.timings] == [[1.0], [101.1], [101.1]]
     assert done.replayed.seconds == pytest.approx(101.1) and done.stats.steps_total == 2
+    table = outcome(done.replayed, done.stats, {})
+    assert table["mean_running"] == pytest.approx(3 / 101.1), "an idle engine runs nothing"
+    course = moments(done.replayed.course, done.replayed.seconds, 10)
+    assert [moment.running > 0 for moment in course] == [True, True] and len(course) == 2
 
 
 def test_what_begins_alike_is_computed_once(smollm2: Path) -> None:

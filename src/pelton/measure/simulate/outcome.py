@@ -17,7 +17,9 @@ Table = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One of equally long parts of the run, from second `start` on: means over its time, and the most that waited."""
+    """One of equally long parts of the run, from second `start` on: means over its time, and the most that waited.
+    Between calls nothing runs.
+    """
 
     start: float
     kv_usage: float
@@ -63,37 +65,33 @@ def outcome(replayed: Replayed, stats: EngineStats, goals: Mapping[str, float]) 
 
 
 def _over_time(course: Course, values: Sequence[float], seconds: float) -> float:
-    """The mean of what holds from the end of the call before to a call's end; nothing is held in between."""
-    total, before = 0.0, 0.0
-    for ended, value in zip(course.ended, values, strict=True):
-        total += (ended - before) * value
-        before = ended
-    return total / seconds
+    """The mean of what holds in calls; between them nobody runs."""
+    calls = zip(course.began, course.ended, values, strict=True)
+    return sum((ended - began) * value for began, ended, value in calls) / seconds
 
 
 def moments(course: Course, seconds: float, bins: int = BINS) -> list[Moment]:
     """The course in at most `bins` equal parts; fewer where there were fewer calls. Each call counts in the parts that
-    its time (from the end of the one before) falls into; an idle engine's state is that of its last call.
+    its time falls into.
     """
     count = min(bins, len(course))
     if not count or seconds <= 0:
         return []
     width = seconds / count
     sums = [[0.0, 0.0, 0.0] for _ in range(count)]
-    most, before = [0] * count, 0.0
-    calls = zip(course.ended, course.usage, course.running, course.waiting, course.tokens, strict=True)
-    for ended, usage, running, waiting, tokens in calls:
-        rate = tokens / (ended - before) if ended > before else 0.0
-        place = min(int(before / width), count - 1)
+    most = [0] * count
+    calls = zip(course.began, course.ended, course.usage, course.running, course.waiting, course.tokens, strict=True)
+    for began, ended, usage, running, waiting, tokens in calls:
+        rate = tokens / (ended - began) if ended > began else 0.0
+        place = min(int(began / width), count - 1)
         while True:
-            shared = min(ended, seconds if place == count - 1 else (place + 1) * width) - max(before, place * width)
+            shared = min(ended, seconds if place == count - 1 else (place + 1) * width) - max(began, place * width)
             for at, value in enumerate((usage, running, rate)):
                 sums[place][at] += max(shared, 0.0) * value
             most[place] = max(most[place], waiting)
             if place == count - 1 or (place + 1) * width >= ended:
                 break
             place += 1
-        before = ended
     return [
         Moment(place * width, usage / width, running / width, most[place], tokens / width)
         for place, (usage, running, tokens) in enumerate(sums)

@@ -54,19 +54,21 @@ class VirtualPace:
 
 @dataclass(slots=True)
 class Course:
-    """Of each call when it ended (seconds from the start), how many requests were in it, how many tokens it
+    """Of each call when it began and ended (seconds from the start), how many requests were in it, how many tokens it
     computed; and behind it the share of KV blocks held in the fullest group, and how many requests waited.
     """
 
+    began: "array[float]" = field(default_factory=lambda: array("d"))
     ended: "array[float]" = field(default_factory=lambda: array("d"))
     usage: "array[float]" = field(default_factory=lambda: array("d"))
     running: "array[int]" = field(default_factory=lambda: array("l"))
     waiting: "array[int]" = field(default_factory=lambda: array("l"))
     tokens: "array[int]" = field(default_factory=lambda: array("l"))
 
-    def add(self, moment: float, engine: Engine) -> None:
+    def add(self, began: float, ended: float, engine: Engine) -> None:
         stats = engine.stats
-        self.ended.append(moment)
+        self.began.append(began)
+        self.ended.append(ended)
         self.usage.append(stats.kv_usage)
         self.running.append(stats.step_sequences)
         self.waiting.append(stats.waiting)
@@ -140,9 +142,9 @@ def replay(
             continue
         pace.due(start + next_due)
         events = engine.step()
-        now = clock.now() - start
-        course.add(now, engine)
-        if ended := watch.take(events, now):
+        ended_at = clock.now() - start
+        course.add(now, ended_at, engine)
+        if ended := watch.take(events, ended_at):
             told(ended)
     return Replayed(tuple(timings), course, clock.now() - start)
 

@@ -37,6 +37,7 @@ from pelton.measure.simulate.virtual import VirtualBackend
 
 BACKEND = "cpu"  # whose steps are timed
 COPY_SHARE = 2  # a copied byte is read and written
+CROWDED = 1.2  # times what is answered
 TYPICAL_PROMPT = 1024  # tokens of a prompt whose computing says what a token costs
 
 
@@ -101,12 +102,15 @@ def simulate_command(trace: str | None, model: str | None, **flags: object) -> N
     given = _given(flags)
     config = _config(reference, flags)
     times = StepTimes(config, given, bool(flags["calibrate"]), not flags["disable_tqdm"])
+    file = flags["save_detailed"]
+    if isinstance(file, Path) and not file.absolute().parent.is_dir():
+        raise click.UsageError(f"--save-detailed {file}: there is no folder {file.parent}.")
     if trace is None:
         _prompts(config, reference, times, flags)
         return
     done = _simulated(config, _trace(trace, flags), times, flags)
     table = {**_head(trace, reference, config, times, done), **_figures(done, goals)}
-    say_notes(dict.fromkeys((*done.report.notes, *times.notes)))
+    say_notes(dict.fromkeys((*done.report.notes, *times.notes, *_crowded(table))))
     if flags["verbose"]:
         say("\n".join(done.report.lines()))
     course = moments(done.replayed.course, done.replayed.seconds)
@@ -114,8 +118,8 @@ def simulate_command(trace: str | None, model: str | None, **flags: object) -> N
         emit(json.dumps({**table, "course": [moment.record() for moment in course]}) + "\n")
     else:
         emit("\n".join([*_head_lines(table), "", *figure_lines(table), "", *course_lines(course)]) + "\n")
-    if isinstance(flags["save_detailed"], Path):
-        _keep(flags["save_detailed"], done)
+    if isinstance(file, Path):
+        _keep(file, done)
 
 
 def _config(reference: str, flags: Flags) -> EngineConfig:
@@ -224,6 +228,16 @@ def _figures(done: Simulated, goals: dict[str, float]) -> dict[str, object]:
         "prefix_hit_rate_unlimited": None if done.reuse is None else done.reuse.rate(),
         "prefix_blocks_enough": None if done.reuse is None else done.reuse.enough,
     }
+
+
+def _crowded(table: dict[str, object]) -> list[str]:
+    """A note where requests came faster than they could be answered: then latencies say how long that went on."""
+    offered, served = table["offered_request_rate"], float(str(table["request_throughput"]))
+    if not isinstance(offered, float) or offered <= CROWDED * served:
+        return []
+    return [
+        f"requests came at {offered:.3g} a second and were answered at {served:.3g}: while they come, the queue grows"
+    ]
 
 
 def _head_lines(table: dict[str, object]) -> list[str]:

@@ -59,7 +59,7 @@ def _hits(table: Table) -> str:
         return "off"
     best = table["prefix_hit_rate_unlimited"]
     enough = table["prefix_blocks_enough"]
-    bound = "" if best is None else f"; a cache without limit finds {_share(best)}, and needs {enough} blocks for that"
+    bound = "" if best is None else f"; whole blocks of a cache without limit: {_share(best)}, with {enough} of them"
     return f"{_share(table['prefix_hit_rate'])} of the prompts' tokens found{bound}"
 
 
