@@ -49,7 +49,7 @@ class Slack(msgspec.Struct, frozen=True):
 # processor (bench/results/step.jsonl). Another machine or model may differ by a half: then measure.
 TYPICAL = Slack(
     products=((1, 1.2), (8, 1.5), (32, 1.55), (2048, 1.45)),
-    attention=((1, 1.4), (2048, 2.6)),
+    attention=((1, 1.4), (8, 2.0), (64, 2.6)),
     head=((1, 1.35), (8, 1.4), (32, 1.75)),
     rest=((1, 6.0), (8, 3.3), (32, 3.0), (2048, 2.2)),
     attend_s=3e-6,
