@@ -129,11 +129,16 @@ def build(config: EngineConfig, clock: Clock | None = None) -> Parts:
     return parts
 
 
-def build_engine(config: EngineConfig, clock: Clock | None = None) -> EngineParts:
-    """The engine for one model, ready to step. Raises PeltonErrors that say what does not work and what would."""
+def build_engine(config: EngineConfig, clock: Clock | None = None, backend: Backend | None = None) -> EngineParts:
+    """The engine for one model, ready to step. Raises PeltonErrors that say what does not work and what would.
+
+    `backend`: one to run on in place of that which the settings name.
+    """
     clock = clock or SystemClock()
     phases = Phases(clock)
     chosen = _choose(config)
+    if backend is not None:
+        chosen = replace(chosen, backend=backend)
     with ExitStack() as opened:
         checkpoint = _open(config, phases, opened)
         inner = _build(config, chosen, checkpoint, clock, phases)
