@@ -96,7 +96,20 @@ def run(*words: object) -> Result:
 
 def test_the_command(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "r.json"
-    words = ("--num-prompts", 3, "--input-len", 9, "--output-len", 3, "--repeats", 1, "--threads", 1, "--max-num-seqs", 2)
+    words = (
+        "--num-prompts",
+        3,
+        "--input-len",
+        9,
+        "--output-len",
+        3,
+        "--repeats",
+        1,
+        "--threads",
+        1,
+        "--max-num-seqs",
+        2,
+    )
     done = run(model, *words, "--output-json", file)
     assert done.exit_code == 0, (done.output, done.exception)
     table = json.loads(file.read_text())

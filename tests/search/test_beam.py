@@ -75,11 +75,7 @@ def test_the_best_of_all_there_are(llm: LLM) -> None:
         assert told is not None
         return [(token, one.logprob) for token, one in told[0].items()]
 
-    pairs = [
-        (first + second, (a, b))
-        for a, first in likeliest(prompt)
-        for b, second in likeliest([*prompt, a])
-    ]
+    pairs = [(first + second, (a, b)) for a, first in likeliest(prompt) for b, second in likeliest([*prompt, a])]
     best = sorted(pairs, reverse=True)[:6]
     assert [one.tokens for one in found.sequences][:1] == [best[0][1]]
     scores = [one.cum_logprob for one in found.sequences]

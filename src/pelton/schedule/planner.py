@@ -141,6 +141,7 @@ class Planner:
         waits = self._places.waiting[:1] if self._places.free_rows and self._refused[0] is None else []
         short = any(1 < tokens <= half for tokens in (*remaining, *(request.total for request in waits)))
         return half if short else 0
+
     def _give_back(self, *, force: bool = False) -> bool:
         """Blocks that nobody computes with are available again; False where there are none. `force`: see Forks."""
         return self._forks.give_back(force) or self._sharing.sessions.give_back()

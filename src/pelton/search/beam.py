@@ -7,6 +7,7 @@ and draws nothing. Invariant: what it finds does not depend on the other prompts
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import pow
 
 from pelton.core.errors import RequestError
 from pelton.core.params import SamplingParams
@@ -111,7 +112,7 @@ class _Search:
         return tuple(self.found)
 
     def _finish(self, beam: _Beam, reason: str) -> None:
-        score = beam.total / len(beam.tokens) ** self.params.length_penalty
+        score = beam.total / pow(len(beam.tokens), self.params.length_penalty)
         self.found.append(BeamSequence(beam.tokens, beam.total, score, reason))
         self.found.sort(key=lambda sequence: -sequence.score)
         del self.found[self.params.beam_width :]
@@ -126,7 +127,8 @@ class _Search:
         length = len(self.beams[0].tokens)
         if params.early_stopping == "never" and params.length_penalty > 0:
             length = self.most
-        return self.beams[0].total / length**params.length_penalty <= self.found[-1].score
+        best = self.beams[0].total / pow(length, params.length_penalty)
+        return best <= self.found[-1].score
 
 
 def beam_search(llm: LLM, prompts: Prompts, params: BeamSearchParams) -> list[BeamSearchOutput]:
@@ -146,9 +148,7 @@ def beam_search(llm: LLM, prompts: Prompts, params: BeamSearchParams) -> list[Be
         )
     ask = SamplingParams(temperature=0.0, max_tokens=1, logprobs=wanted, ignore_eos=True, detokenize=False)
     first = llm.generate(prompts, ask, use_tqdm=False)
-    searches = [
-        _Search(tuple(output.prompt_token_ids), params, ends, _most(llm, output, params)) for output in first
-    ]
+    searches = [_Search(tuple(output.prompt_token_ids), params, ends, _most(llm, output, params)) for output in first]
     for search, output in zip(searches, first, strict=True):
         search.step([_likeliest(output)])
     while running := [search for search in searches if search.beams]:

@@ -1,4 +1,4 @@
-"""Static batching: a batch is formed, and the next one begins when its longest answer is whole (before Orca, OSDI 2022).
+"""Static batching: a batch is formed, and the next one begins when its longest answer is whole (before Orca, 2022).
 
 What it loses are the places of answers that are over while others of the batch go on.
 """

@@ -1,4 +1,4 @@
-"""Contiguous reservation: each request gets room for the longest it might become (what arXiv 2309.06180 measured against).
+"""Contiguous reservation: each request gets room for the longest it might become, as before arXiv 2309.06180.
 
 Without pages a row's memory is taken whole, so as many requests run at once as whole reservations fit.
 """
@@ -47,9 +47,7 @@ def reserved(llm: LLM, samples: Sequence[Sample], rows: int, repeats: int, clock
     """
     report = llm.report
     most = min(rows, fitting(report))
-    theirs, ours = in_turns(
-        repeats, lambda: _run(llm, samples, most, clock), lambda: _run(llm, samples, rows, clock)
-    )
+    theirs, ours = in_turns(repeats, lambda: _run(llm, samples, most, clock), lambda: _run(llm, samples, rows, clock))
     room = report.max_model_len * len(report.kv_groups)
     return Gain(
         name="paged KV memory",
