@@ -59,7 +59,7 @@ def _summary(told: Json) -> list[str]:
         lines[0] += f"; {waste:.1%} of the places in held ones are empty"
     sessions = told.get("sessions")
     if isinstance(sessions, Mapping) and sessions.get("open"):
-        lines.append(f"{sessions['open']} sessions hold {sessions['blocks']} blocks")
+        lines.append(f"held by sessions: {sessions['blocks']} blocks, for {sessions['open']} of them")
     if told.get("prefix_caching") is False:
         return [*lines, "prefix caching is off"]
     counted = [f"{_whole(told.get(name)):,} {name}" for name in ("namespaces", "nodes", "evictions")]
