@@ -101,8 +101,8 @@ class Calibrated:
             if probe is None:
                 raise SystemExit("simulated: --no-probe leaves nothing to compare steps with")
             rates = Rates.probed(probe, module)
-            times = measured(self._config, shapes_for(self._config, module.context), module.vocab, SystemClock())
-            self._found = StepSeconds(module, rates, slack_of(module, rates, times, exact=exact), exact=exact)
+            steps = measured(self._config, shapes_for(self._config, module.context), module.vocab, SystemClock())
+            self._found = StepSeconds(module, rates, slack_of(module, rates, steps, exact=exact), exact=exact)
         return self._found
 
 
