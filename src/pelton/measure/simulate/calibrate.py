@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pelton.backends.backend import Backend
 from pelton.core.clock import Clock
 from pelton.core.config import BLOCK_TOKENS, EngineConfig, resolve
 from pelton.core.params import SamplingParams
@@ -87,9 +88,14 @@ def shapes_for(config: EngineConfig, context: int) -> list[Shape]:
 
 
 def measured(
-    config: EngineConfig, shapes: Sequence[Shape], vocab: int, clock: Clock, told: Callable[[], object] = lambda: None
+    config: EngineConfig,
+    shapes: Sequence[Shape],
+    vocab: int,
+    clock: Clock,
+    told: Callable[[], object] = lambda: None,
+    backend: Backend | None = None,
 ) -> Steps:
-    """The shapes' times on the real backend of the settings. `told` is called behind each."""
+    """The shapes' times on the real backend of the settings, or on this one. `told` is called behind each."""
     blocks = max(shape.sequences * shape.blocks for shape in shapes)
     longest = max(shape.context + shape.tokens for shape in shapes)
     sizes: dict[str, object] = {
@@ -100,7 +106,7 @@ def measured(
     schedule = resolve(config.model.model, sizes).schedule
     cache = replace(config.cache, num_blocks=max(blocks, -(-longest // BLOCK_TOKENS)), kv_cache_memory_bytes=None)
     model = replace(config.model, max_model_len=longest)
-    parts = build_engine(replace(config, model=model, schedule=schedule, cache=cache))
+    parts = build_engine(replace(config, model=model, schedule=schedule, cache=cache), clock, backend)
     try:
         groups = parts.report.kv_groups
         pools = Pools(tuple(count for count, _, _ in groups), tuple(window for _, _, window in groups))
