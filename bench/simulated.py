@@ -17,7 +17,6 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -210,15 +209,8 @@ def main() -> None:
             figures[title] = found = compared(ours, real(config, trace, choice, cpu_time=given.cpu_time))
             print(line(title, found), flush=True)
     if not given.dry:
-        told = {
-            "model": given.model,
-            "cpu_time": given.cpu_time,
-            "requests": given.requests,
-            "rates": given.rates,
-            **settings,
-        }
-        told["date"] = datetime.now(UTC).strftime("%Y-%m-%d")
-        record.keep("simulated", told, figures, before)
+        asked = {name: getattr(given, name) for name in ("model", "cpu_time", "requests", "rates")}
+        record.keep("simulated", {**asked, **settings}, figures, before)
 
 
 def outcome_of(done: Any) -> Table:
