@@ -37,7 +37,8 @@ REPEATS = 7
 DECODES = 16  # steps by which the engine's own work is measured
 # (tokens, context, sequences): decoding alone and together, pieces of prompts early and late.
 SHAPES = (
-    (1, 256, 1), (1, 1024, 1), (1, 256, 2), (1, 512, 4), (1, 512, 8), (1, 256, 16), (1, 256, 32),
+    (1, 256, 1), (1, 1024, 1), (1, 256, 2), (1, 512, 4), (1, 512, 8), (1, 256, 12), (1, 256, 16), (1, 256, 24),
+    (1, 256, 32),
     (16, 128, 1), (64, 0, 1), (128, 512, 1), (256, 0, 1), (256, 1792, 1), (512, 0, 1), (2048, 0, 1),
 )  # fmt: skip
 MOST_TOKENS = 512  # of a step that is always measured
