@@ -68,9 +68,9 @@ class StepTimes:
         rates = self._rates(self._probe(), module)
         shapes = shapes_for(self.config, module.context)
         with tqdm(total=len(shapes), desc="measuring steps", unit="step", leave=False, disable=not self._shows) as bar:
-            times = measured(self.config, shapes, module.vocab, SystemClock(), bar.update)
-        busy = sum(timed.time.busy for timed in times) > len(times) // 3
-        slack = slack_of(module, rates, times, exact=exact)
+            steps = measured(self.config, shapes, module.vocab, SystemClock(), bar.update)
+        busy = sum(timed.time.busy for timed in steps.timed) > len(shapes) // 3
+        slack = slack_of(module, rates, steps, exact=exact)
         return Calibrated(rates, slack, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), busy)
 
     def _rates(self, probe: MachineProbe, module: Module) -> Rates:
