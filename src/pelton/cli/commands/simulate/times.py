@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 
 from tqdm import tqdm
 
+from pelton.backends import backend
+from pelton.backends.cpu.backend import CpuBackend
 from pelton.backends.cpu.probe import cached
 from pelton.backends.cpu.probe.figures import MachineProbe
 from pelton.backends.cpu.probe.identity import identify
@@ -63,6 +65,12 @@ class StepTimes:
         self.origin, self.date = PROBED, probe.date
         self.notes.append(ROUGH)
         return StepSeconds(module, self._rates(probe, module), TYPICAL, exact=exact)
+
+    def rates_of(self, threads: int, working_set: int, rounded: bool) -> backend.Rates | None:
+        """What an engine on the machine to simulate would know of it, as Backend.rates."""
+        if self.given is not None:
+            return backend.Rates(self.given.read, self.given.products, GIVEN)
+        return CpuBackend().rates(threads, working_set, rounded=rounded)
 
     def _measured(self, module: Module, exact: bool) -> Calibrated:
         rates = self._rates(self._probe(), module)
