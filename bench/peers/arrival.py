@@ -56,7 +56,7 @@ async def _run(target: Target, prompts: Sequence[str], scenario: Scenario) -> Fi
     now = clock.now()
     pieces = [stream.timing().pieces for stream in streams]
     during = [gap for own in pieces for gap in gaps([*own, now], long.sent, long.pieces[0])]
-    quiet = [gap for own in pieces for gap in gaps(own, began, long.sent)]
+    quiet = [gap for own in pieces for gap in gaps([at for at in own if at <= long.sent], began, long.sent)]
     if not during or not quiet:
         raise ProgramError("no token came while answers were under way")
     return {

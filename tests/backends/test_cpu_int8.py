@@ -89,7 +89,7 @@ def test_marks_are_part_of_the_program() -> None:
 def test_dense_matrices_stay_as_they_are() -> None:
     with pytest.raises(SettingError, match="no effect") as caught:
         with_activations(mini_module("BF16", embedding="BF16"), "int8")
-    assert "--quantization int8" in str(caught.value)
+    assert "quantization='int8'" in str(caught.value)
     mixed = mini_module("Q4_1")
     others = mini_module("BF16").storages
     dense = {name: storage for name, storage in others.items() if "v_proj" in name}

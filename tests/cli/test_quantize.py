@@ -18,6 +18,7 @@ from safetensors import safe_open
 from tests.cli.running import invoke
 from tests.measure.verify_parts import tiny_talker
 from tests.oracle.driver import Driver
+from tests.oracle.test_gguf import write
 from tests.oracle.tiny import TOYS, prompt, save
 
 from pelton.checkpoint.checkpoint import open_checkpoint
@@ -315,7 +316,10 @@ def test_a_file_that_is_too_large_is_told_with_the_folder(talker: Path, tmp_path
 
 def test_models_that_cannot_be_are_refused(talker: Path, tmp_path: Path, smollm2: Path) -> None:
     out = tmp_path / "out"
-    assert "is a GGUF file" in bad(smollm2, out)
+    assert "quantised already (Q4_1, Q8_0)" in bad(smollm2, out)
+    dense = tmp_path / "dense.gguf"
+    write(TOYS["llama"].made(), dense, "F32")
+    assert "is a GGUF file" in bad(dense, out)
     good(talker, out, "--no-perplexity")
     told = bad(out, tmp_path / "again", "--scheme", "int4")
     assert "--scheme int4:group=32 cannot work: the model's weights are quantised already (INT8)" in told

@@ -98,7 +98,9 @@ def test_every_field_of_an_answer_is_there(kind: "type[RequestOutput] | type[Com
         assert all(f"`{field.name}`" in PAGE for field in fields(other))
 
 
-def test_the_example_runs(smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    exec(compile(code, "docs/python.md", "exec"), {})
-    assert "Paris" in capsys.readouterr().out
+def test_the_examples_run(smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    codes = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(codes) == 2
+    for code in codes:
+        exec(compile(code, "docs/python.md", "exec"), {})
+        assert "Paris" in capsys.readouterr().out

@@ -62,5 +62,5 @@ def test_what_cannot_be(settings: dict[str, object], message: str) -> None:
 
 
 def test_a_model_without_codes_is_told_what_to_add(tiny_model: Path) -> None:
-    with pytest.raises(SettingError, match="has no effect.*--quantization int8"):
+    with pytest.raises(SettingError, match="has no effect.*quantization='int8'"):
         LLM(str(tiny_model), activations="int8")

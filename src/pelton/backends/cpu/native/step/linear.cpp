@@ -73,20 +73,22 @@ void Worker::look_ahead(const OpRecord& op) {
 template <class F>
 void Worker::products(const OpRecord& op, int rows, const int32_t* from, int panels, F work) {
     own = pieces_of(rows) == 1;
-    if (!own) parallel(pieces_of(rows), [&](int piece) { prepare_rows(op, rows, from, piece, true); });
+    if (!own) parallel(pieces_of(rows), [&](int piece) { prepare_rows(op, rows, from, piece); });
     bool prepared = !own;
     // In pairs, which kernels multiply together.
     const int least = (fewest_panels(x.matrices_[static_cast<size_t>(op.matrices[0])].panel_bytes, rows) + 1) / 2;
     look_ahead(op);
     guided((panels + 1) / 2, least, first_run((panels + 1) / 2, rows), [&](int first, int last) {
-        if (!prepared) prepare_rows(op, rows, from, 0, first == 0);
+        if (!prepared) prepare_rows(op, rows, from, 0);
         prepared = true;
+        if (own && first == 0) count_prepared(op, rows, 0);
         work(2 * first, std::min(2 * last, panels));
     });
 }
 
 // A piece of the rows of the op's input, normalised and rounded, as matmul reads them. `from`: which rows (null: all).
-void Worker::prepare_rows(const OpRecord& op, int rows, const int32_t* from, int piece, bool counted) {
+// Where each worker does it for itself, who has the first panels counts it.
+void Worker::prepare_rows(const OpRecord& op, int rows, const int32_t* from, int piece) {
     int n = op.inputs[0].width, width = padded(n);
     auto any = [&](auto uses) {
         return std::any_of(op.matrices.begin(), op.matrices.end(), [&](int m) { return (x.matrices_[static_cast<size_t>(m)].*uses)(); });
@@ -103,7 +105,11 @@ void Worker::prepare_rows(const OpRecord& op, int rows, const int32_t* from, int
         x.kernels_.prepare(at(op.inputs[0], from ? from[r] : r), op.gain, op.eps, n, !x.exact_, out, row_sums, halves);
         if (ready().rows16.size()) x.kernels_.narrow(out, width, rows16() + static_cast<size_t>(r) * static_cast<size_t>(width));
     }
-    if (!counted) return;
+    if (!own) count_prepared(op, rows, piece);
+}
+
+void Worker::count_prepared(const OpRecord& op, int rows, int piece) {
+    const int n = op.inputs[0].width, last = std::min(rows, (piece + 1) * ROW_PIECE);
     const uint64_t numbers = u(last - piece * ROW_PIECE) * u(n);
     count(op.kind, op.gain ? NORM_FLOPS * numbers : 0, numbers * 4 + (piece == 0 && op.gain ? u(n) * 4 : 0), 0);
 }

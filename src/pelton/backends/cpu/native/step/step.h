@@ -76,7 +76,8 @@ struct Worker {
     IntRows int_rows(int rows, int width) const;
     void prepare_int8(const OpRecord& op, const float* from, IntRow to);
     void bias_strip(const OpRecord& op, size_t which, const Part& part, float* strip);
-    void prepare_rows(const OpRecord& op, int rows, const int32_t* from, int piece, bool counted);
+    void prepare_rows(const OpRecord& op, int rows, const int32_t* from, int piece);
+    void count_prepared(const OpRecord& op, int rows, int piece);
     const Prepared& ready() const { return x.prepared_[own ? static_cast<size_t>(id) + 1 : 0]; }
     uint16_t* rows16();
     void elementwise(const OpRecord& op);
