@@ -108,6 +108,8 @@ VALUES: dict[str, tuple[str, object]] = {
     "block_size": ("32", 32),
     "kv_codec": ("plain", "plain"),
     "prefix_cache_tokens": ("640", 640),
+    **{"swap_space_bytes": ("1G", 2**30), "preemption_mode": ("swap", "swap")},
+    **{"kv_disk_bytes": ("3G", 3 * 2**30), "kv_disk_folder": ("/kv", "/kv")},
     "max_num_seqs": ("5", 5),
     "max_num_batched_tokens": ("64", 64),
     "long_prefill_token_threshold": ("16", 16),

@@ -3,20 +3,26 @@
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.schedule.traffic import Sequence, Traffic, in_series, make
+from tests.schedule.traffic import Carrier, HostMemory, Sequence, Traffic, in_series, make, tiered
 
 from pelton.core.config import CacheSection
+from pelton.core.counters import Counters
 from pelton.kv.pool import NULL_BLOCK
+from pelton.kv.tiers.files import BlockFiles
 from pelton.schedule.orders.fcfs import FirstComeFirstServed
 from pelton.schedule.orders.priority import Priority
 
 BASES = ([0, 1, 2] * 10, [0, 1, 2, 0, 0, 1] * 5, [2] * 30)
 MAX_LEN = 30
+HOST = ((0, False), (3, False), (30, False), *[(60, True)] * 4)  # slots, and whether they lead to files
 # Most with windows: a model without any is an edge of that.
 WINDOWS = ((None,), (None,), (None, 6), (9, None), (7,), (5, 11, None))
 
@@ -34,7 +40,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         most=st.sampled_from((None, None, 0, 12)),
         aged=st.booleans(),
         cost=st.sampled_from((0.0, 0.0, 0.05)),
-        windows_and_steps=st.tuples(st.sampled_from(WINDOWS), st.sampled_from((1, 3, 8))),
+        beside=st.tuples(st.sampled_from(WINDOWS), st.sampled_from((1, 3, 8)), st.sampled_from(HOST)),
     )
     def begin(
         self,
@@ -45,15 +51,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         most: int | None,
         aged: bool,
         cost: float,
-        windows_and_steps: tuple[tuple[int | None, ...], int],
+        beside: tuple[tuple[int | None, ...], int, tuple[int, bool]],
     ) -> None:
-        windows, steps = windows_and_steps
+        """`beside`: windows, most steps of a call, host slots of each group, and whether evicted blocks go to files."""
+        windows, steps, (slots, self.filed) = beside
         cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most)
         order = Priority() if aged else FirstComeFirstServed()
         self.caching = caching
-        self.traffic = Traffic(
-            in_series(make(4, budget, blocks, MAX_LEN, cap, cache=cache, order=order, windows=windows), steps), windows
-        )
+        made = make(4, budget, blocks, MAX_LEN, cap, order=order, windows=windows)
+        self.folder, host = Path(mkdtemp()), HostMemory()
+        disk = Carrier(BlockFiles(self.folder, bytes(32), 1 << 20, Counters()), host) if self.filed else None
+        if disk is not None:
+            disk.loses = lambda block: block.name.digest[0] % 4 == 0
+        self.traffic = Traffic(in_series(tiered(made, slots, cache, disk), steps), windows, host)
         self.traffic.scheduler.limits = replace(self.traffic.scheduler.limits, context_cost=cost)
         self.number = 0
         forks = self.traffic.scheduler._forks
@@ -137,6 +147,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.traffic.scheduler.reset_prefix_cache()
         assert self.traffic.scheduler.stats().cached_blocks == 0
 
+    @precondition(lambda self: self.filed and self.caching)
+    @rule()
+    def push_out(self) -> None:
+        """All that nobody uses goes to files."""
+        offload = self.traffic.scheduler.tiers.offload
+        assert offload is not None
+        offload.push_out()
+
     @rule(faults=st.sampled_from((-1, -1, 0, 1, 2)), most=st.sampled_from((1, 2, 8, 8)))
     def step(self, faults: int, most: int) -> None:
         def faulty(sequence: Sequence) -> bool:
@@ -183,9 +201,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert 0 <= stats.prefix_inflight_total <= stats.prefix_hits_total <= stats.prefix_queries_total
         assert traffic.open or stats.kv_usage == 0, "nobody is there and blocks are held"
         assert self.caching or stats.prefix_queries_total == stats.cached_blocks == 0
+        assert stats.swapped <= stats.waiting
+        idle = scheduler._open is None and not self.filed
+        assert stats.swapped or not stats.host_slots_used or not idle, "slots nobody waits for"
 
     def teardown(self) -> None:
         """Not after a failed rule, whose error would be hidden by what follows from it."""
+        if hasattr(self, "folder"):
+            self._end()
+            rmtree(self.folder)
+
+    def _end(self) -> None:
         if not hasattr(self, "traffic") or sys.exc_info()[0] is not None:
             return
         self.traffic.run()
@@ -196,13 +222,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.seen["in flight"] += stats.prefix_inflight_total
         self.seen["evict"] += stats.prefix_evictions_total
         self.seen["copied"] += stats.copied_blocks_total
+        self.seen["disk hit"] += stats.disk_hit_tokens_total
 
 
 EVENTS = (
-    "abort", "abort during a step", "broken step", "chunk", "copied", "copy", "evict", "fault", "fault again", "finish",
-    "fork", "given back", "hit", "in flight", "late child", "preempt", "preempt during a step",
-    "preempted from outside", "prefix hit", "scrub", "series", "series cut short", "series over a border", "slide",
-    "wait", "window hit",
+    "abort", "abort during a step", "broken step", "chunk", "copied", "copy", "disk hit", "evict",
+    "fault", "fault again", "finish", "fork", "given back", "hit", "in flight", "late child", "load", "preempt",
+    "preempt during a step", "preempted from outside", "prefix hit", "save", "scrub", "series", "series cut short",
+    "series over a border", "slide", "wait", "window hit",
 )  # fmt: skip
 
 

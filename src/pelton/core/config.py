@@ -17,6 +17,7 @@ DTYPES = ("auto", "bfloat16", "float32")
 LINEAR_FORMS = ("codes", "values")
 ACTIVATIONS = ("auto", "int8")
 GENERATION = ("auto", "none", "vllm")
+PREEMPTION = ("auto", "recompute", "swap")
 BLOCK_TOKENS = 32
 MOST_THREADS = 1024
 MOST_SEQS = 1 << 16  # arrays of the runner have a line for each
@@ -35,8 +36,7 @@ _REASONS: Mapping[str, str] = {
     "one process answers HTTP, and it is not what limits the speed": "api_server_count",
     "this version computes on the CPU alone": (
         "device n_gpu_layers gpu_layers cpu_offload_gb enforce_eager compilation_config cudagraph_capture_sizes "
-        "optimization_level performance_mode attention_backend async_scheduling kv_offloading_backend "
-        "kv_offloading_size"
+        "optimization_level performance_mode attention_backend async_scheduling kv_offloading_backend"
     ),
     "a tokenizer of its own is taken as its repository has it now; a folder may hold another": "tokenizer_revision",
     "the model's files say it themselves": (
@@ -77,7 +77,8 @@ TABLES = ("override_generation_config", "hf_overrides")  # JSON as text; Python 
 _COUNTERPARTS: Mapping[str, tuple[str, str]] = {
     "gpu_memory_utilization": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
     "mem_fraction_static": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
-    "swap_space": ("kv_cache_memory_bytes", "nothing is moved to other memory"),
+    "swap_space": ("swap_space_bytes", "it is a number of bytes here, such as 4G"),
+    "kv_offloading_size": ("kv_disk_bytes", "keys and values go to the disk, and the size is a number of bytes"),
     "rope_scaling": ("hf_overrides", "it is a field of the model's config"),
     "rope_theta": ("hf_overrides", "it is a field of the model's config"),
     "kv_cache_dtype": ("kv_codec", "dtype decides the size of a cached number"),
@@ -177,6 +178,12 @@ class CacheSection:
 
     `kv_codec`: how keys and values are stored. `enable_prefix_caching`: blocks of requests that are over stay for those
     that begin alike; `prefix_cache_tokens` caps what is kept so (None: all the memory that nobody else needs).
+
+    `swap_space_bytes`: host memory in which preempted requests wait (None: the least of what the KV cache takes,
+    an eighth of the free memory, and 4 GiB; touched only as it is used). `preemption_mode`: "recompute" what a
+    preempted request had, "swap" it while there is room, or "auto", whichever takes less time. `kv_disk_bytes`: how
+    much of evicted prefixes is kept on the disk, in `kv_disk_folder` (None: the cache folder), also for later starts;
+    0: nothing.
     """
 
     kv_cache_memory_bytes: int | None = None
@@ -185,6 +192,10 @@ class CacheSection:
     kv_codec: str = "plain"
     enable_prefix_caching: bool = True
     prefix_cache_tokens: int | None = None
+    swap_space_bytes: int | None = None
+    preemption_mode: str = "auto"
+    kv_disk_bytes: int = 0
+    kv_disk_folder: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,6 +365,10 @@ def _check(config: EngineConfig) -> None:
             "Give one of them.",
         )
     between("prefix_cache_tokens", cache.prefix_cache_tokens, 0, None)
+    between("swap_space_bytes", cache.swap_space_bytes, 0, None, " (0: none)")
+    kinds = ", ".join(PREEMPTION)
+    need(cache.preemption_mode in PREEMPTION, "preemption_mode", cache.preemption_mode, f"one of {kinds}")
+    between("kv_disk_bytes", cache.kv_disk_bytes, 0, None, " (0: none)")
     size = cache.block_size
     need(size == BLOCK_TOKENS, "block_size", size, f"{BLOCK_TOKENS}: the CPU kernels' tile layout fixes it")
     between("max_num_seqs", schedule.max_num_seqs, 1, MOST_SEQS)

@@ -21,11 +21,14 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """`blocks`: all to allocate for each KV group, the null block among them. `notes`: what was cut, for the user."""
+    """`blocks`: all to allocate for each KV group, the null block among them. `slots`: host slots of each. `notes`:
+    what was cut, for the user.
+    """
 
     blocks: tuple[int, ...]
     max_model_len: int
     notes: tuple[str, ...] = ()
+    slots: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

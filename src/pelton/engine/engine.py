@@ -28,7 +28,8 @@ class Engine:
     """Not thread-safe: one caller adds, steps and aborts.
 
     `stats` describe the state after the last step. `last_plan` is the plan of the last step, also of one that broke;
-    `on_plan`, where set, is told each plan before it is run. `coordinates`: see OpenRequest.
+    `on_plan`, where set, is told each plan before it is run, `on_idle` when no request is open any more. `coordinates`:
+    see OpenRequest.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Engine:
         self.runner = runner
         self.stats = scheduler.stats()
         self.on_plan: Callable[[StepPlan], None] | None = None
+        self.on_idle: Callable[[], None] | None = None
         self.last_plan: StepPlan | None = None
         self._schedule_seconds = 0.0
         self._block_size = block_size
@@ -155,6 +157,8 @@ class Engine:
     def _measure(self, began: float, done: Done) -> None:
         """The figures of a step, or a series, that is over; one that had nothing to compute counts as none."""
         plan, seconds = self.last_plan, self.clock.now() - began
+        if plan is not None:
+            self.scheduler.tiers.rates.saw(plan, done.seconds, done.moving)
         if plan is not None and plan.num_tokens == len(plan.rows):
             self.scheduler.series.saw(len(plan.rows), done.steps, seconds)
         self.stats = msgspec.structs.replace(
@@ -172,6 +176,8 @@ class Engine:
         """Nothing may be held once the last request is gone. A failure is told and counted; the engine goes on."""
         if self._open:
             return
+        if self.on_idle is not None:
+            self.on_idle()
         stats = self.scheduler.stats()
         if not (stats.running or stats.waiting or stats.kv_usage):
             return

@@ -7,7 +7,7 @@ back tail first; so a node falls out of use after its descendants, and the first
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pelton.kv.group import KVGroup, first_block
@@ -39,6 +39,9 @@ class Node:
         self.attached = True
 
 
+Evicted = Callable[[Node, int, int], None]
+
+
 class PrefixTree:
     """Holds one reference of its own on each block in it; a block nobody else holds is *unused* and may be evicted.
 
@@ -49,6 +52,7 @@ class PrefixTree:
     def __init__(self, groups: Sequence[KVGroup], block_size: int, most_unused: int | None = None) -> None:
         self.root = Node(b"", len(groups), None)
         self.evictions = 0
+        self.evicted: Evicted | None = None  # is told of a block that goes: its node, group and number
         self._groups = tuple(groups)
         self._block_size = block_size
         self._most_unused = most_unused
@@ -124,6 +128,8 @@ class PrefixTree:
         block, node = self._unused[group].popitem(last=False)
         assert not self._windowless or not node.children, f"block {block} goes before {len(node.children)} behind it"
         self.evictions += 1
+        if self.evicted is not None:
+            self.evicted(node, group, block)
         self._forget(group, node)
         self._prune(node)
 

@@ -35,19 +35,24 @@ class NewRequest:
 class Start:
     """What a request finds computed: `blocks` full ones to share, and the start of a block to copy from `source`.
 
-    `source`: that block in each KV group, or nothing. `cached` tokens in all, of which `in_flight` were being computed
-    by another request when it asked.
+    `source`: that block in each KV group, or nothing. `loads`: host slots (group, slot) whose content goes into new
+    blocks: of each group in turn those that it lacks up to that of the last cached token, in the order of the entries.
+    Some groups may lack theirs within the last `mixed` of `blocks` already.
+
+    `cached` tokens in all, of which `in_flight` were being computed by another request when it asked.
     """
 
     blocks: Held = ()
     cached: int = 0
     source: tuple[int, ...] = ()
     in_flight: int = 0
+    loads: tuple[tuple[int, int], ...] = ()
+    mixed: int = 0
 
     @property
     def full(self) -> int:
         """How many blocks of tokens are shared."""
-        return len(self.blocks[0]) if self.blocks else 0
+        return len(self.blocks[0]) - self.mixed if self.blocks else 0
 
 
 @dataclass(slots=True, eq=False)
