@@ -26,7 +26,8 @@ TEST = 0
 class Ask:
     """A request for n answers. It joins `after` steps of its phase; a phase begins when the one before is over.
 
-    `salt`: it shares prefixes only with requests that have the same one.
+    `salt`: it shares prefixes only with requests that have the same one; where it `keeps` it, also in a round in which
+    no two others share any.
     """
 
     case: Case
@@ -34,6 +35,7 @@ class Ask:
     phase: int = TEST
     after: int = 0
     salt: str = ""
+    keeps: bool = False
 
 
 @dataclass(slots=True)
