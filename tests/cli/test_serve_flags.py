@@ -108,8 +108,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "block_size": ("32", 32),
     "kv_codec": ("plain", "plain"),
     "prefix_cache_tokens": ("640", 640),
-    **{"swap_space_bytes": ("1G", 2**30), "preemption_mode": ("swap", "swap")},
-    **{"kv_disk_bytes": ("3G", 3 * 2**30), "kv_disk_folder": ("/kv", "/kv")},
+    "kv_disk_bytes": ("3G", 3 * 2**30),
     "max_num_seqs": ("5", 5),
     "max_num_batched_tokens": ("64", 64),
     "long_prefill_token_threshold": ("16", 16),
@@ -136,6 +135,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "shutdown_timeout": ("1", 1.0),
     "watchdog_timeout": ("9.5", 9.5),
 }
+VALUES |= {"swap_space_bytes": ("1G", 2**30), "preemption_mode": ("swap", "swap"), "kv_disk_folder": ("/kv", "/kv")}
 SWITCHES = [name for name, setting in SETTINGS.items() if setting.kind is Kind.SWITCH]
 TOGETHER = {"chat_template", "ssl_keyfile", "ssl_certfile", "model"}  # tested below
 

@@ -250,14 +250,6 @@ class Traffic:
                 return steps
         raise AssertionError(f"{len(self.open)} requests are still open after {most} steps")
 
-    def content(self, group: int, block: int) -> bytes:
-        """What stands in a block, as bytes."""
-        return array("q", self._memory[group, block]).tobytes()
-
-    def follow(self, earlier: "Traffic") -> None:
-        """Paths are numbered as by an earlier one, so that its bytes mean the same here."""
-        self._paths = earlier._paths
-
     def wipe(self) -> None:
         """Nobody holds a block: what stands there from earlier is not to be relied on."""
         for places in self._memory.values():

@@ -1,4 +1,4 @@
-"""Disk: whether evicted blocks go to files and come back for a later request.
+"""EvictedPrefixes: whether evicted blocks go to files and come back for a later request.
 
 Two equal prompts, and another one between them, during which what nobody uses is driven out, come before the tested
 request; it meets the files too. Invariant: the pair shares prefixes with nobody else where no two requests are to.
@@ -12,23 +12,25 @@ from pelton.core.events import RequestScheduled
 from pelton.measure.verify.cases import Prompt
 from pelton.measure.verify.dimension import PREPARE, Ask, Draft, Live, StepSeen
 
-MEMORY, FILES = "memory", "files"
+FORGOTTEN, FILES = "forgotten", "in files"
 EARLY = PREPARE - 20  # the phase of the pair's first, before those of other dimensions
 ROOM = 1 << 30  # bytes of files
-CHANCE = 0.4  # of driving everything out before a step
+CHANCE = 0.2  # of driving everything out before a step
 SALT = "pair"
+BEGINNINGS = "times that nobody ran"
+SURE = (2, 3, 4)  # of them; if somebody was preempted meanwhile, it is not the second
 
 
-class Disk:
+class EvictedPrefixes:
     """Files are written and read when the engine asks what is done, so that a schedule is the same each time."""
 
-    values = (MEMORY, FILES)
+    values = (FORGOTTEN, FILES)
 
     def suits(self, value: str, prompt: Prompt, block_size: int) -> bool:
         return True
 
     def shape(self, value: str, draft: Draft, rng: Random) -> None:
-        if value == MEMORY:
+        if value == FORGOTTEN:
             return
         draft.cache = replace(draft.cache, enable_prefix_caching=True, kv_disk_bytes=ROOM)
         prompt = rng.choice([one for one in draft.cases.prompts if len(one) > draft.block_size])
@@ -38,8 +40,12 @@ class Disk:
             draft.asks.append(Ask(case, phase=EARLY + place, salt=SALT, keeps=True))
 
     def between(self, value: str, live: Live) -> None:
+        """For certain when the request between the two begins, whose steps then save what was driven out."""
         offload = live.engine.scheduler.tiers.offload
-        if offload is not None and live.rng.random() < CHANCE:
+        if offload is None:
+            return
+        live.counts[BEGINNINGS] += live.engine.scheduler.num_running == 0
+        if live.rng.random() < CHANCE or live.counts[BEGINNINGS] in SURE:
             offload.push_out()
 
     def count(self, seen: StepSeen) -> Mapping[str, int]:
