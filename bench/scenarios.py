@@ -1,6 +1,6 @@
 """The usual scenarios against a served model: one stream, long prompts, 8 and 32 at once, a common prefix.
 
-python bench/scenarios.py [MODEL] --prompts FILE [--runs N] [--only a,c8] [--client FILE]
+python -m bench.scenarios [MODEL] --prompts FILE [--runs N] [--only a,c8] [--client FILE]
 
 FILE is a JSON table of lists of prompts: p128, p256, p512, p2048, p7000 (that many tokens each) and share0, share1, ...
 (32 prompts that begin with the same 1,500 tokens). With --client the same requests are sent by another load generator
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import record
+from bench import record
 
 from pelton.backends.cpu.probe.figures import MachineProbe
 from pelton.core.clock import SystemClock

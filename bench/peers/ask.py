@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import aiohttp
-from bench.peers.plan import Scenario
+from bench.peers.arrival import arriving
+from bench.peers.plan import ARRIVAL, Scenario
 from bench.peers.process import ProgramError
 
 from pelton.core.clock import SystemClock
@@ -114,6 +115,9 @@ def decoding_until(url: str, prompt: str, output: int, seconds: float) -> Figure
 
 def served(url: str, prompts: Sequence[str], scenario: Scenario, seconds: float) -> Figures:
     """A block of requests to a server; ProgramError where one fails or takes longer than `seconds`."""
+    if scenario.kind == ARRIVAL and len(prompts) == scenario.requests:
+        target = Target(url, NAME, extra={"temperature": 0, "ignore_eos": True})
+        return arriving(target, prompts, scenario, seconds)
 
     async def run() -> Figures:
         clock = SystemClock()

@@ -19,6 +19,7 @@ KNOWN_PROBE = {READ: 20e9, VECTOR: 0.33e12, MATRIX: 5.6e12}  # there: bytes and 
 LEAST_SHARE = 0.85  # of its known figure that a peer must reach
 LEAST_PAIRS = 5  # of a contest that says something
 RATIO, OURS = "ratio", "ours"
+ARRIVAL = "arrival"  # a kind of scenario
 AS_IS, INT8_ROWS = "auto", "int8"  # our `--activations`
 EACH_BLOCK = (OWN_BENCH, FRESH)  # reached so, an engine is another process in each block
 
@@ -62,7 +63,8 @@ class Contest:
 class Scenario:
     """`requests` prompts of `prompt` tokens, `concurrency` at a time, answers of `output`; `shared` tokens in front.
 
-    `figure` decides; `less`: a smaller one is better. `beside`: figures told with it. `kind`: ask, start, or disturbed.
+    `figure` decides; `less`: a smaller one is better. `beside`: figures told with it. `kind`: ask, start, disturbed, or
+    arrival: the last prompt arrives while the others, of which only the first words are asked, are being answered.
     `restarts`: each pair is of processes of its own. How fast a process reads its weights depends on where its pages
     happen to lie and stays so until it ends: the same program decodes one stream at rates that differ by half from
     start to start. So do those scenarios that a step of one row decides. Prompts and batches, which multiply more rows
@@ -295,6 +297,23 @@ SCENARIOS: tuple[Scenario, ...] = (
         1,
         beside=("quiet_tok_s", "busy_tok_s"),
         kind="disturbed",
+    ),
+    Scenario(
+        "arrival",
+        "4 answers under way while a prompt of 7,000 tokens arrives, p99 ms between their tokens",
+        "chat",
+        (
+            Contest(BF16, VLLM, SERVED, SERVED, None, None, best=True),
+            Contest(INT8, LLAMA, SERVED, SERVED, None, None, best=True),
+        ),
+        "itl_p99_ms",
+        7000,
+        1024,
+        5,
+        5,
+        less=True,
+        beside=("quiet_itl_p99_ms", "itl_p50_ms", "ttft_ms"),
+        kind=ARRIVAL,
     ),
 )
 

@@ -8,10 +8,20 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "BeamSearchParams",
+    "CompletionOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+    "beam_search",
+]
 
 _EXPORTS = {
     "LLM": "pelton.engine.llm:LLM",
+    "BeamSearchParams": "pelton.search.beam:BeamSearchParams",
+    "beam_search": "pelton.search.beam:beam_search",
     "SamplingParams": "pelton.core.params:SamplingParams",
     "RequestOutput": "pelton.core.request:RequestOutput",
     "CompletionOutput": "pelton.core.request:CompletionOutput",

@@ -44,7 +44,7 @@ def test_help_lists_the_choices(command: str) -> None:
     assert "What executes the model: cpu, reference." in shown
     assert "How keys and values are stored: plain." in shown
     assert "auto and bfloat16 are the same; float32 is exact" in shown
-    assert command == "verify" or "Order of the requests: fcfs, priority. [fcfs]" in shown
+    assert command == "verify" or "Order of the requests: fair, fcfs, lpm, priority, sjf. [fcfs]" in shown
 
 
 def test_the_line_about_loading_tells_what_takes_long(
@@ -92,7 +92,10 @@ def test_an_unknown_flag_names_the_nearest(command: str, wrong: str, right: str)
         ("complete hi --backend cuda", "--backend cuda cannot work. It must be one of cpu, reference."),
         ("verify --backend cuda", "--backend cuda cannot work. It must be one of cpu, reference."),
         ("complete hi --kv-codec fp8", "--kv-codec fp8 cannot work. It must be plain."),
-        ("chat --scheduling-policy lru", "--scheduling-policy lru cannot work. It must be one of fcfs, priority."),
+        (
+            "chat --scheduling-policy lru",
+            "--scheduling-policy lru cannot work. It must be one of fair, fcfs, lpm, priority, sjf.",
+        ),
         (
             "complete hi --kv-cache-memory-bytes 64M --num-blocks 10",
             "--kv-cache-memory-bytes 64M and --num-blocks 10 both say how large the KV cache is. Give one of them.",
@@ -154,7 +157,10 @@ def test_every_setting_has_a_flag() -> None:
     settings = {field.name for section in ENGINE_SECTIONS for field in fields(section)} - {"model", "block_size"}
     assert settings == set(ENGINE_HELP)
     shown = invoke("complete", "--help").stdout
-    flags = {"--" + name.replace("_", "-") for name in settings - {"max_num_queued_reqs", "context_cost"}}
+    flags = {
+        "--" + name.replace("_", "-")
+        for name in settings - {"max_num_queued_reqs", "context_cost", "fairness_weights", "session_seconds"}
+    }
     assert {flag for flag in flags if flag in shown} == flags
 
 

@@ -68,6 +68,20 @@ def test_chat(server: ServerProcess, llm: LLM) -> None:
 
 
 @pytest.mark.dist
+def test_kv(server: ServerProcess) -> None:
+    long = " ".join(f"word{number}" for number in range(60))
+    assert invoke("complete", long, *words(server), "--max-tokens", "1").exit_code == 0
+    shown = invoke("kv", server.url, "--api-key", "sesame")
+    assert shown.exit_code == 0, shown.stderr
+    assert "all tokens" in shown.stdout and "1 namespaces" in shown.stdout and " cached" in shown.stdout
+    told = json.loads(invoke("kv", server.url, "--api-key", "sesame", "--json", "--runs", "1").stdout)
+    assert len(told["tree"][0]["children"]) == 1 and told["groups"][0]["cached"] > 0
+    refused = invoke("kv", server.url, "--api-key", "sesame", "--tokens")
+    assert refused.exit_code == 1 and "--show-cached-tokens" in refused.stderr
+    assert invoke("kv", server.url).exit_code == 1
+
+
+@pytest.mark.dist
 def test_keys(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = ("complete", "Hi", "--url", server.url, "--max-tokens", "1")
     refused = invoke(*ask)

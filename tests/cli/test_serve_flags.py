@@ -14,7 +14,7 @@ from tests.cli.running import invoke
 from pelton.cli.options import ENGINE_SECTIONS
 from pelton.cli.settings.foreign_flags import ALIASES, ALWAYS_ON, UNSUPPORTED, foreign
 from pelton.cli.settings.serve_flags import SETTINGS, Kind
-from pelton.core.config import ELSEWHERE, EngineConfig, FetchSection, why_not
+from pelton.core.config import EngineConfig, FetchSection
 from pelton.core.errors import BackendError, CapacityError, SettingError
 from pelton.serve.settings import ServeSettings
 
@@ -109,10 +109,12 @@ VALUES: dict[str, tuple[str, object]] = {
     "kv_codec": ("plain", "plain"),
     "prefix_cache_tokens": ("640", 640),
     "kv_disk_bytes": ("3G", 3 * 2**30),
+    "session_seconds": ("60", 60),
     "max_num_seqs": ("5", 5),
     "max_num_batched_tokens": ("64", 64),
     "long_prefill_token_threshold": ("16", 16),
     "max_num_queued_reqs": ("3", 3),
+    "itl_target_ms": ("80", 80),
     "scheduling_policy": ("priority", "priority"),
     "max_steps_per_call": ("3", 3),
     "backend": ("reference", "reference"),
@@ -133,11 +135,12 @@ VALUES: dict[str, tuple[str, object]] = {
     "client_timeout": ("7.5", 7.5),
     "log_level": ("error", "error"),
     "shutdown_timeout": ("1", 1.0),
+    "request_timeout": ("90", 90.0),
     "watchdog_timeout": ("9.5", 9.5),
 }
 VALUES |= {"swap_space_bytes": ("1G", 2**30), "preemption_mode": ("swap", "swap"), "kv_disk_folder": ("/kv", "/kv")}
 SWITCHES = [name for name, setting in SETTINGS.items() if setting.kind is Kind.SWITCH]
-TOGETHER = {"chat_template", "ssl_keyfile", "ssl_certfile", "model"}  # tested below
+TOGETHER = {"fairness_weights", "chat_template", "ssl_keyfile", "ssl_certfile", "model"}  # tested below
 
 
 def test_every_setting_is_in_the_table() -> None:
@@ -187,6 +190,13 @@ def test_files_of_settings(caught: Caught, files: dict[str, str]) -> None:
     good("--chat-template", files["template"], "--ssl-keyfile", files["key"], "--ssl-certfile", files["cert"])
     assert caught.config.model.chat_template == "{{ messages[0].content }}"
     assert (caught.door.ssl_keyfile, caught.door.ssl_certfile) == (files["key"], files["cert"])
+
+
+def test_weights_need_their_order(caught: Caught) -> None:
+    good("--scheduling-policy", "fair", "--fairness-weights", '{"ann": 2}')
+    assert caught.config.schedule.fairness_weights == '{"ann": 2}'
+    assert "would have no effect" in bad("--fairness-weights", '{"ann": 2}')
+    assert "ann" not in bad("--scheduling-policy", "fair", "--fairness-weights", '{"ann": 0}'), "it may be a key"
 
 
 def test_the_model(caught: Caught, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,117 +316,16 @@ def test_flags_of_other_engines_that_are_not_here(flag: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("-tp 2", "this version runs on one machine"),
-        ("-ngl 99", "computes on the CPU alone"),
-        ("--n-gpu-layers 99", "computes on the CPU alone"),
-        ("--device cpu", "computes on the CPU alone"),
-        ("--enforce-eager", "computes on the CPU alone"),
-        ("--tokenizer-revision x", "a tokenizer of its own is taken as its repository has it now"),
-        ("--hf-file x", "chosen with org/name:FILE"),
-        ("--load-format auto", "the model's files say it themselves"),
-        ("--trust-remote-code", "no code of a model is ever run"),
-        ("--speculative-config {}", "comes with a later version"),
-        ("--enable-lora", "comes with a later version"),
-        ("--rope-freq-base 1e6", "the model's config says it"),
-        ("--rope-freq-scale 0.5", "What is there for it: --hf-overrides."),
-        ("--yarn-orig-ctx 4096", "it belongs to rope_scaling"),
-        ("--yarn-ext-factor 1", "What is there for it: --hf-overrides."),
-        ("--override-kv a=int:1", "What is there for it: --hf-overrides."),
-        ("--grp-attn-n 4", "What is there for it: --hf-overrides."),
-        ("--cache-type-k q8_0", "What is there for it: --kv-codec."),
-        ("--cache-type-v q8_0", "What is there for it: --kv-codec."),
-        ("-ctk q8_0", "keys and values are stored alike"),
-        ("--mmproj x", "pictures come with a later version"),
-        ("--no-mmap", "files are mapped"),
-        ("--mlock", "the system keeps of them in memory what is used"),
-        ("--flash-attn on", "one way to compute attention"),
-        ("-fa", "one way to compute attention"),
-        ("--jinja", "always rendered with Jinja"),
-        ("--swa-full", "behind a window are never looked at"),
-        ("--spm-infill", "in which order"),
-        ("--disable-sliding-window", "the windows that it has"),
-        ("--enable-auto-tool-choice", "tool calls come with a later version"),
-        ("--api-server-count 4", "one process answers HTTP"),
-        ("--gpu-memory-utilization 0.9", "What is there for it: --kv-cache-memory-bytes."),
-    ],
-)
-@pytest.mark.parametrize("command", ["serve", "complete", "chat", "verify", "bench throughput", "bench latency"])
-def test_why_a_flag_is_not_here(command: str, words: str, said: str) -> None:
-    result = invoke(*command.split(), *words.split())
-    assert result.exit_code == 2
-    told = result.stderr.rpartition("Error: ")[2]
-    assert told.startswith(f"{words.split()[0]} is not supported here: ") and said in told
-
-
-RENAMED = {
-    "complete": {"-p": "the argument PROMPT", "-f": "--prompt-file", "-n": "--max-tokens", "--temp": "--temperature"},
-    "chat": {"-p": "--quick", "-f": "", "--n-predict": "--max-tokens", "--repeat-penalty": "--repetition-penalty"},
-    "perplexity": {
-        "-f": "the argument FILE",
-        "-b": "--max-num-batched-tokens",
-        "-n": "",
-        "-ub": "--max-num-batched-tokens",
-    },
-    "verify": {"-p": "--prompts", "--predict": "--max-tokens", "-b": "", "--temp": ""},
-    "serve": {"-n": "--override-generation-config", "-p": "", "--temp": "--override-generation-config"},
-    "bench latency": {"-n": "--output-len", "-ctk": "--kv-codec", "--temp": ""},
-    "program": {"--rope-scale": "--hf-overrides", "-b": "", "-ctv": ""},
-    "tokens": {"--override-kv": "", "--file": "the argument FILE"},
-}
-
-
-@pytest.mark.parametrize("command", RENAMED)
-def test_what_a_command_has_under_another_name(command: str) -> None:
-    for flag, ours in RENAMED[command].items():
-        told = invoke(*command.split(), "x", flag, "1").stderr.rpartition("Error: ")[2].strip()
-        assert told.startswith(f"{flag} is not supported here: ")
-        assert told.endswith(f" What is there for it: {ours}." if ours else ". Leave it out."), told
-
-
-def test_words_that_click_would_take_apart() -> None:
-    """-md is no -m, and -ctk no -c; behind -- and as the value of a flag they are texts like others."""
-    for flag, line in {"-md": "-md small.gguf", "-ctk": "--stats -ctk q8_0", "-fa": "-fa", "-ngl": "-v -ngl 9"}.items():
-        assert f"Error: {flag} is not supported here: " in invoke("complete", "hi", *line.split()).stderr
-    for words in (("--suffix", "-fa", "-m", "/absent"), ("-m", "/absent", "--", "-md")):
-        assert invoke("complete", *words, stdin="hi").stderr.startswith("error: /absent: there is no such file")
-
-
-@pytest.mark.parametrize("flag", ["-c", "--ctx-size", "--max-model-len"])
-@pytest.mark.parametrize("command", ["chat", "complete"])
-def test_the_longest_text_in_the_spellings_of_serve(command: str, flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def load(reference: str, flags: dict[str, object], *_: object) -> None:
-        seen.append(flags["max_model_len"])
-        raise SettingError("seen")
-
-    monkeypatch.setattr(f"pelton.cli.commands.{command}.load", load)
-    invoke(command, flag, "2k", *(("hi",) if command == "complete" else ("-q", "hi")))
-    assert seen == [2000]
-
-
-def test_only_slips_of_the_fingers_get_a_nearest_flag() -> None:
-    assert bad("--max-num-seq", "2") == "There is no flag --max-num-seq. Did you mean --max-num-seqs?"
-    for flag in ("--xyzzy", "--max-cats", "--enable-magic", "-x"):
-        assert bad(flag) == f"There is no flag {flag}. pelton serve --help lists what there is."
-
-
-def test_every_reason_is_about_a_setting_that_there_is_not() -> None:
-    assert not set(ELSEWHERE) & set(SETTINGS) and len(set(ELSEWHERE)) == len(ELSEWHERE)
-    with pytest.raises(KeyError):
-        why_not("port")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
         (["--port", "x"], "--port x cannot work. It must be a whole number."),
         (["--port=70000"], "--port 70000 cannot work. It must be from 0 to 65535 (0: any free one)."),
         (["--max-num-seqs", "0"], "--max-num-seqs 0 cannot work. It must be from 1 to 65536."),
         (["-np", "0"], "-np 0 cannot work. It must be from 1 to 65536."),
         (["--kv-cache-memory-bytes", "much"], "--kv-cache-memory-bytes much cannot work. 'much' is no number of bytes"),
         (["--dtype", "int4"], "--dtype int4 cannot work. It must be one of auto, bfloat16, float32."),
-        (["--scheduling-policy", "lru"], "--scheduling-policy lru cannot work. It must be one of fcfs, priority."),
+        (
+            ["--scheduling-policy", "lru"],
+            "--scheduling-policy lru cannot work. It must be one of fair, fcfs, lpm, priority, sjf.",
+        ),
         (["--backend", "cuda"], "--backend cuda cannot work. It must be one of cpu, reference."),
         (["--kv-codec", "fp8"], "--kv-codec fp8 cannot work. It must be plain."),
         (
@@ -452,7 +361,7 @@ def test_an_error_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bad() == "PELTON_MAX_NUM_SEQS=many cannot work. It must be a whole number."
     monkeypatch.setenv("PELTON_MAX_NUM_SEQS", "")
     monkeypatch.setenv("PELTON_SCHEDULING_POLICY", "lru")
-    assert bad() == "PELTON_SCHEDULING_POLICY=lru cannot work. It must be one of fcfs, priority."
+    assert bad() == "PELTON_SCHEDULING_POLICY=lru cannot work. It must be one of fair, fcfs, lpm, priority, sjf."
     monkeypatch.setenv("PELTON_SCHEDULING_POLICY", "")
     monkeypatch.setenv("PELTON_API_KEY", "se\ncret")
     assert bad().startswith("PELTON_API_KEY holds a key that cannot work.") and "cret" not in bad()
@@ -482,7 +391,10 @@ def test_a_variable_that_nobody_reads(caught: Caught, monkeypatch: pytest.Monkey
         ("max-num-seqs: 0\n", "max-num-seqs: 0 cannot work. It must be from 1 to 65536."),
         ("max-num-seqs: true\n", "max-num-seqs: True cannot work. It must be a whole number."),
         ("strict: maybe\n", "strict: maybe cannot work. It must be true or false."),
-        ("scheduling-policy: lru\n", "scheduling-policy: lru cannot work. It must be one of fcfs, priority."),
+        (
+            "scheduling-policy: lru\n",
+            "scheduling-policy: lru cannot work. It must be one of fair, fcfs, lpm, priority, sjf.",
+        ),
         ("override-generation-config: {top_p: 7}\n", "override-generation-config: top_p=7.0 is out of range."),
         ("host: 1\n", "host: 1 cannot work. It must be text."),
         ("port: 1\nPORT: 2\n", "PORT is no setting."),
@@ -596,5 +508,6 @@ def test_help_is_grouped() -> None:
 def test_every_flag_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
     named = set(re.findall(r"`(-{1,2}[a-z][a-z-]*)(?=[` ,])", page))
-    others = {"--config", "--verbose", "--help", "--url", "--no-enable-prefix-caching", "--max-tokens", "-m"}
+    others = {"--config", "--verbose", "--help", "--url", "--max-tokens", "-m"}
+    others |= {"--no-enable-prefix-caching", "--no-partial-prefix-blocks"}
     assert named - others == {setting.flag for setting in SETTINGS.values()} | set(ALIASES) | set(ALWAYS_ON)

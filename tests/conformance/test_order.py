@@ -11,6 +11,7 @@ from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
 from pelton.kv.table import BlockTable
 from pelton.schedule import ORDERS
+from pelton.schedule.order import QueueView
 from pelton.schedule.orders.priority import AGEING_SECONDS
 from pelton.schedule.scheduler import Scheduler
 from pelton.schedule.tracked import NewRequest, Tracked
@@ -67,6 +68,37 @@ def test_everything_finishes_under_oversubscription(name: str) -> None:
         assert steps < 5000
     assert not any(left.values()) and 0 < scheduler.stats().preemptions_total < steps
     assert pool.free == pool.total
+
+
+@pytest.mark.parametrize("name", entries("order"))
+def test_the_queue_has_all_that_wait_each_once(name: str) -> None:
+    order = ORDERS.get(name)()
+    requests = [tracked(number, float(number // 3), number % 2, name) for number in range(40)]
+    waiting = sorted(requests, key=lambda request: request.rank)
+    for now in (0.0, 5.0, 1000.0):
+        queue = list(order.queue(waiting, QueueView(now, lambda request: request.number % 5)))
+        assert sorted(queue, key=lambda request: request.rank) == waiting
+    assert list(order.queue([], QueueView(0.0, lambda request: 0))) == []
+
+
+@pytest.mark.parametrize("name", entries("order"))
+def test_what_an_order_does_not_heed_changes_nothing(name: str) -> None:
+    kind = ORDERS.get(name)
+
+    def begun(priorities: tuple[int, ...], owners: tuple[str, ...]) -> list[str]:
+        limits = ScheduleSection(max_num_seqs=1, max_num_batched_tokens=64)
+        scheduler = Scheduler(limits, CacheSection(), kind(), (KVGroup(BlockPool(50)),), 4, 40)
+        for number, (priority, owner) in enumerate(zip(priorities, owners, strict=True)):
+            scheduler.add(NewRequest(f"r{number}", 6, 1, priority, 0.0, owner=owner))
+        found = []
+        while (plan := scheduler.plan()) is not None:
+            found += [one.request_id for one in plan.admitted]
+            scheduler.commit(plan, {row.row: 1 for row in plan.rows}, {row.row for row in plan.rows})
+        return found
+
+    usual = begun((0,) * 6, ("",) * 6)
+    assert (begun((3, 2, 1, 0, 1, 0), ("",) * 6) == usual) == (not kind.heeds_priority)
+    assert (begun((0,) * 6, ("a", "a", "a", "a", "b", "b")) == usual) == (not kind.heeds_owner)
 
 
 def test_first_come_is_served_first() -> None:

@@ -35,8 +35,8 @@ def test_client_example(smollm2: Path, tmp_path: Path) -> None:
     with ServerProcess(tmp_path, str(smollm2)) as server:
         shown = run("examples/client.py", f"{server.url}/v1")
     assert "log-probability of" in shown and "24 tokens" in shown
-    # Two of the three that begin alike find what the first one computes.
-    assert [int(found) for found in re.findall(r"\((\d+) of \d+ prompt tokens", shown)].count(0) == 1
+    # Two of the three that begin alike find what the first one computes, which finds what a chat begins with at most.
+    assert sum(int(found) < 32 for found in re.findall(r"\((\d+) of \d+ prompt tokens", shown)) == 1
 
 
 def test_startup(smollm2: Path) -> None:

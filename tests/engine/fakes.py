@@ -30,7 +30,7 @@ from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
 from pelton.runner.rows import RowStates
 from pelton.runner.runner import Runner
-from pelton.schedule.orders.fcfs import FirstComeFirstServed
+from pelton.schedule import ORDERS
 from pelton.schedule.scheduler import Scheduler
 from pelton.tokenize.tokenizer import Tokenizer
 
@@ -184,14 +184,15 @@ def make_engine(
     *,
     rows: int = 8,
     budget: int = 64,
-    blocks: int = 200,
+    blocks: int | tuple[int, int] = 200,
     max_len: int = 400,
     cap: int = 0,
     prefixes: bool = True,
     steps: int = 1,
-    slots: int = 0,
+    order: str = "fcfs",
 ) -> tuple[Engine, FakeExecutable, BlockPool]:
-    """`steps`: most of one call. `slots`: of host memory, which preempted requests then always use."""
+    """`steps`: most of one call. `blocks`: also host slots, which preempted requests then always use."""
+    blocks, slots = blocks if isinstance(blocks, tuple) else (blocks, 0)
     limits = ScheduleSection(
         max_num_seqs=rows,
         max_num_batched_tokens=budget,
@@ -200,7 +201,7 @@ def make_engine(
     )
     cache = CacheSection(enable_prefix_caching=prefixes, preemption_mode="swap")
     pool = BlockPool(blocks + 1)
-    scheduler = Scheduler(limits, cache, FirstComeFirstServed(), (KVGroup(pool, slots=slots),), BLOCK, max_len)
+    scheduler = Scheduler(limits, cache, ORDERS.get(order)(), (KVGroup(pool, slots=slots),), BLOCK, max_len)
     executable = FakeExecutable(blocks + 1, budget)
     runner = Runner(executable, RowStates(rows, scheduler.max_len, BLOCK), fake_encode)
     return Engine(scheduler, runner, FakeClock(), Counters(), BLOCK), executable, pool

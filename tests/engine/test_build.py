@@ -104,14 +104,14 @@ def test_report_and_limits_can_be_sent_to_another_process(tiny_model: Path) -> N
     assert parts.report.activation_bytes > 0 < parts.report.held_bytes and parts.notes == parts.report.notes
 
 
-def test_the_first_blocks_key_holds_what_it_is_computed_with(tiny_model: Path) -> None:
-    """Positions that are scaled otherwise give keys that nobody else's prefix has."""
+def test_a_prefixs_namespace_holds_what_it_is_computed_with(tiny_model: Path) -> None:
+    """Positions that are scaled otherwise have a namespace of their own."""
 
     def key(**settings: object) -> bytes:
         with LLM(str(tiny_model), num_blocks=40, **settings) as llm:  # type: ignore[arg-type]
             engine = llm._parts.session.engine
             engine.add_request(make_request("r", list(range(40)), 1))
-            return engine._open["r"].key(0)
+            return engine._open["r"].namespace
 
     linear = {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}}
     plain = key()
@@ -179,7 +179,7 @@ def test_wrong_settings_are_refused_by_name(tiny_model: Path) -> None:
         (
             {"scheduling_policy": "fcsf"},
             UnknownNameError,
-            "scheduling_policy='fcsf' cannot work. It must be one of fcfs, ",
+            "scheduling_policy='fcsf' cannot work. It must be one of fair, fcfs, ",
         ),
         ({"backend": "gpu"}, UnknownNameError, "backend='gpu' cannot work. It must be one of cpu, reference."),
         ({"kv_codec": "int3"}, UnknownNameError, "kv_codec='int3' cannot work."),

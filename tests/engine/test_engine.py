@@ -1,6 +1,7 @@
 """Engine over a fake executable: the same tokens alone, together, chunked, preempted; and every way to end."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,7 @@ from tests.engine.fakes import POISON, expected, held, make_engine, make_request
 from pelton.core.errors import RequestError
 from pelton.core.events import Event, RequestFinished, RequestPreempted, RequestScheduled, TokensGenerated
 from pelton.engine.engine import Engine
+from pelton.schedule import ORDERS
 
 PROMPTS = [[(7 * n + i * i) % 250 for i in range(length)] for n, length in enumerate((1, 3, 4, 5, 9, 16, 17, 40))]
 
@@ -72,6 +74,20 @@ def test_preempted_in_a_tiny_pool(blocks: int, budget: int) -> None:
     assert preempted and "r0" not in preempted
     again = [event.request_id for event in events if isinstance(event, RequestScheduled)]
     assert sorted(again) == sorted([*wanted, *preempted]), "each is scheduled once, and once more per preemption"
+
+
+@pytest.mark.parametrize("order", ORDERS.names())
+def test_no_order_changes_a_token(order: str) -> None:
+    engine, _, _ = make_engine(rows=6, blocks=26, budget=24, order=order)
+    base, wanted = [(5 * place) % 250 for place in range(24)], {}
+    for number in range(40):
+        prompt = base[: 4 + number % 20] + [number] * (1 + number % 5)
+        request = make_request(f"r{number}", prompt, 10, seed=number)
+        engine.add_request(replace(request, arrival=number / 7, priority=number % 3, owner=f"owner {number % 4}"))
+        wanted[f"r{number}"] = expected(prompt, number, 10)
+    events = run(engine)
+    assert answers(events) == wanted and held(engine) == 0
+    assert engine.stats.preemptions_total and engine.stats.prefix_hits_total
 
 
 def test_ten_times_oversubscribed() -> None:
@@ -214,7 +230,7 @@ def test_requests_that_cannot_go_on_are_told(monkeypatch: pytest.MonkeyPatch) ->
     engine, _, _ = make_engine()
     fill(engine)
     with monkeypatch.context() as patch:
-        patch.setattr(engine.scheduler, "plan", lambda: None)
+        patch.setattr(engine.scheduler, "plan", lambda now: None)
         with pytest.raises(RuntimeError, match="no progress with 8 open requests"):
             engine.step()
     assert set(reasons(engine.step()).values()) == {"error"} and held(engine) == 0
@@ -300,7 +316,7 @@ def fill_and_run(engine: Engine) -> list[Event]:
 @pytest.mark.parametrize("prefixes", [True, False])
 @pytest.mark.parametrize("budget", [5, 64])
 def test_preempted_requests_wait_in_host_memory(budget: int, prefixes: bool, slots: int) -> None:
-    engine, executable, _ = make_engine(blocks=15, budget=budget, prefixes=prefixes, slots=slots)
+    engine, executable, _ = make_engine(blocks=(15, slots), budget=budget, prefixes=prefixes)
     wanted = fill(engine)
     assert answers(run(engine)) == wanted and held(engine) == 0
     stats = engine.stats

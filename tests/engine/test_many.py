@@ -189,19 +189,19 @@ def test_a_prefix_is_found_by_its_tokens_and_salt(fake_llm: Make) -> None:
         assert children(output) == [expected(prompt, 1, 3)]
         return output.num_cached_tokens
 
-    assert [cached(PROMPT), cached(PROMPT), cached(PROMPT[:10]), cached([*PROMPT[:9], 0, 0, 0])] == [0, 24, 8, 8]
+    assert [cached(PROMPT), cached(PROMPT), cached(PROMPT[:10]), cached([*PROMPT[:9], 0, 0, 0])] == [0, 25, 9, 9]
     assert [cached(PROMPT, cache_salt="a"), cached(PROMPT, cache_salt="a"), cached(PROMPT, cache_salt="b")] == [
         0,
-        24,
+        25,
         0,
     ]
     (output,) = fake.llm.generate({"prompt_token_ids": PROMPT, "cache_salt": "a"}, params, use_tqdm=False)
-    assert output.num_cached_tokens == 24
+    assert output.num_cached_tokens == 25
     longer = [*PROMPT, *expected(PROMPT, 1, 3)]
     assert cached(longer) == 28, "answers are kept like prompts, but for the last token drawn"
     assert fake.llm.reset_prefix_cache() and cached(PROMPT) == 0 and fake.held == 0
     metrics = fake.llm.get_metrics()
-    assert metrics["prefix_hits_total"] == 24 + 8 + 8 + 24 + 24 + 28
+    assert metrics["prefix_hits_total"] == 25 + 9 + 9 + 25 + 25 + 28
     assert fake_llm(prefixes=False).llm.reset_prefix_cache()
 
 
@@ -279,7 +279,7 @@ def test_figures_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[StepPlan] = []
     compute, plan = executable.run, engine.scheduler.plan
     monkeypatch.setattr(executable, "run", lambda inputs: (engine.clock.advance(0.5), compute(inputs))[1])  # type: ignore[attr-defined]
-    monkeypatch.setattr(engine.scheduler, "plan", lambda: (engine.clock.advance(0.25), plan())[1])  # type: ignore[attr-defined]
+    monkeypatch.setattr(engine.scheduler, "plan", lambda now: (engine.clock.advance(0.25), plan(now))[1])  # type: ignore[attr-defined]
     engine.on_plan = plans.append
     assert engine.stats.steps_total == 0 and engine.last_plan is None
     add(engine, "one", PROMPT, 2)

@@ -1,5 +1,7 @@
 """OpenRequest: where a request ends, also when one step brings several tokens."""
 
+from array import array
+
 import pytest
 from tests.engine.fakes import make_request
 
@@ -45,18 +47,31 @@ def test_without_room_the_first_token_ends_it_untold() -> None:
     assert one.generated == []
 
 
-def test_keys_are_the_tokens_of_whole_blocks_and_the_salt() -> None:
+def test_keys_are_the_tokens_of_whole_blocks_and_the_salt_makes_a_namespace() -> None:
     def ids(*tokens: int) -> bytes:
         return b"".join(token.to_bytes(4, "little") for token in tokens)
 
     one = OpenRequest(make_request("r", [1, 2, 3, 4, 5], 99), 4)
     one.generated += [6, 7, 8, 9, 10, 11, 300]
-    assert [one.key(block) for block in range(3)] == [bytes(8) + ids(1, 2, 3, 4), ids(5, 6, 7, 8), ids(9, 10, 11, 300)]
+    assert [one.key(block) for block in range(3)] == [ids(1, 2, 3, 4), ids(5, 6, 7, 8), ids(9, 10, 11, 300)]
     with pytest.raises(AssertionError, match="block 3 of r has 0 known"):
         one.key(3)
     salted = OpenRequest(make_request("s", [1, 2, 3, 4, 5], 99, salt="\u00e9"), 4)
-    assert salted.key(0) == bytes(4) + ids(2) + "\u00e9".encode() + ids(1, 2, 3, 4)
+    assert one.namespace == bytes(8) and salted.namespace == bytes(4) + ids(2) + "\u00e9".encode()
     turned = OpenRequest(make_request("t", [1, 2, 3, 4, 5], 99), 4, coordinates=b"yarn")
-    assert turned.key(0) == ids(4) + b"yarn" + bytes(4) + ids(1, 2, 3, 4)
+    assert turned.namespace == ids(4) + b"yarn" + bytes(4) and turned.key(0) == ids(1, 2, 3, 4)
     with pytest.raises(AssertionError, match="block 1 of s has 1 known"):
         salted.key(1)
+
+
+@pytest.mark.parametrize(("generated", "parts"), [
+    (0, [(1, 2, 3, 4), (), ()]),
+    (1, [(1, 2, 3, 4), (5,), ()]),
+    (3, [(1, 2, 3, 4), (5, 6, 7), ()]),
+    (4, [(1, 2, 3, 4), (5, 6, 7, 8), ()]),
+    (5, [(1, 2, 3, 4), (5, 6, 7, 8), (9,)]),
+])  # fmt: skip
+def test_parts_lack_the_last_known_token(generated: int, parts: list[tuple[int, ...]]) -> None:
+    one = OpenRequest(make_request("r", [1, 2, 3, 4, 5], 99), 4)
+    one.generated += range(6, 6 + generated)
+    assert [tuple(array("i", one.part(block))) for block in range(3)] == parts

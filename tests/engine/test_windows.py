@@ -87,11 +87,11 @@ def test_preempted_answers_keep_their_bits(windowed: Path, alone: list[object]) 
         scheduler = llm._parts.session.engine.scheduler
         plan, steps = scheduler.plan, count()
 
-        def preempting() -> StepPlan | None:
+        def preempting(now: float) -> StepPlan | None:
             running = [name for row in range(4) if (name := scheduler.request_at(row)) is not None]
             if running and (step := next(steps)) % 5 == 4:
                 scheduler.preempt(running[step % len(running)])
-            return plan()
+            return plan(now)
 
         scheduler.plan = preempting  # type: ignore[method-assign]
         assert facts(llm.generate(PROMPTS, params(COUNT), use_tqdm=False)) == alone

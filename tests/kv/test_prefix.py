@@ -1,6 +1,8 @@
 """PrefixTree, Blocks and tables: exact matching, LRU leaves, the cap, and random use against a model of paths."""
 
+import gc
 from collections import Counter
+from random import Random
 
 import pytest
 from hypothesis import settings
@@ -8,8 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pelton.core.config import CacheSection
+from pelton.core.plan import Lookup
 from pelton.kv.blocks import Blocks
 from pelton.kv.group import KVGroup
+from pelton.kv.misses import explain
+from pelton.kv.node import Ghosts, Node
 from pelton.kv.pool import NULL_BLOCK, BlockPool
 from pelton.kv.prefix import PrefixTree
 from pelton.kv.table import BlockTable
@@ -20,11 +25,15 @@ SIZE = 2
 class Letters:
     """Keys of a text of whole blocks."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, namespace: str = "") -> None:
         self.text = text
+        self.namespace = namespace.encode()
 
     def key(self, block: int) -> bytes:
         return self.text[block * SIZE : (block + 1) * SIZE].encode()
+
+    def part(self, block: int) -> bytes:
+        return self.text[block * SIZE : (block + 1) * SIZE][:-1].encode()
 
 
 def store(blocks: int, most: int | None = None) -> tuple[Blocks, PrefixTree]:
@@ -38,10 +47,11 @@ def own(table: BlockTable) -> tuple[int, ...]:
     return table.blocks[0]
 
 
-def begin(source: Blocks, text: str) -> BlockTable | None:
+def begin(source: Blocks, text: str, namespace: str = "") -> BlockTable | None:
     """What the scheduler does with a request: match, share, grow, enter. None: too few blocks."""
     assert source.tree is not None
-    table, keys = BlockTable(source), Letters(text)
+    keys = Letters(text, namespace)
+    table = BlockTable(source, keys.namespace)
     found = (tuple(node.blocks[0] for node in source.tree.match(keys, len(text) // SIZE)),)
     source.share(found)
     table.adopt(found)
@@ -52,9 +62,9 @@ def begin(source: Blocks, text: str) -> BlockTable | None:
     return table
 
 
-def cached(source: Blocks, text: str) -> int:
+def cached(source: Blocks, text: str, namespace: str = "") -> int:
     assert source.tree is not None
-    return len(source.tree.match(Letters(text), len(text) // SIZE))
+    return len(source.tree.match(Letters(text, namespace), len(text) // SIZE))
 
 
 def test_what_begins_alike_is_found_block_by_block() -> None:
@@ -156,6 +166,88 @@ def test_bad_blocks_leave_the_tree_with_all_behind_them_and_are_scrubbed_once() 
     assert source.take_scrubs() == []
 
 
+def test_namespaces_share_nothing_and_go_with_their_last_block() -> None:
+    source, tree = store(9)
+    one, other = begin(source, "aabb", "one"), begin(source, "aabb", "other")
+    assert one is not None and other is not None and not set(own(one)) & set(own(other))
+    assert cached(source, "aabb", "one") == cached(source, "aabb", "other") == 2 and cached(source, "aabb") == 0
+    assert sorted(root.key for root in tree.roots()) == [b"one", b"other"]
+    one.release()
+    tree.reset()
+    assert [root.key for root in tree.roots()] == [b"other"] and len(tree._roots) == 2
+    assert one.grow(2) is not None and one.enter(Letters("cc", "one"), 2), "its root waits for what it will enter"
+    assert cached(source, "cc", "one") == 1
+    one.release()
+    other.release()
+    tree.reset()
+    del one, other
+    gc.collect()
+    assert len(tree._roots) == 0
+    source.check()
+
+
+@pytest.mark.parametrize(("part", "found"), [
+    ("aab", [(3, "aabx"), (3, "aaby"), (2, "aaxx"), (1, "abbb"), (0, "caaa")]),
+    ("aabz", [(3, "aaby"), (3, "aabx"), (2, "aaxx"), (1, "abbb"), (0, "caaa")]),
+    ("", [(0, "aabx"), (0, "aaby"), (0, "aaxx"), (0, "abbb"), (0, "caaa")]),
+    ("zz", [(0, "caaa"), (0, "abbb"), (0, "aaxx"), (0, "aaby"), (0, "aabx")]),
+    ("ca", [(2, "caaa"), (0, "abbb"), (0, "aaxx"), (0, "aaby"), (0, "aabx")]),
+])  # fmt: skip
+def test_children_that_begin_alike_come_first(part: str, found: list[tuple[int, str]]) -> None:
+    root = Node(b"", 1, None)
+    for key in ("caaa", "aaxx", "aabx", "abbb", "aaby"):
+        root.add(key.encode())
+    assert [(shared, node.key.decode()) for shared, node in root.alike(part.encode())] == found
+    root.check()
+
+
+def test_digests_tell_paths_and_namespaces_apart_and_are_the_same_everywhere() -> None:
+    paths = [Node(name, 1, None).add(first).add(second) for name, first, second in (
+        (b"", b"aa", b"bb"), (b"", b"bb", b"aa"), (b"x", b"aa", b"bb"), (b"", b"aa", b"ba"),
+    )]  # fmt: skip
+    assert len({node.digest for node in paths}) == 4
+    assert Node(b"", 1, None).add(b"aa").add(b"bb").digest == paths[0].digest
+    deep = Node(b"", 1, None)
+    for _ in range(5000):
+        deep = deep.add(b"aa")
+    assert len(deep.digest) == 32, "no recursion"
+
+
+def test_ghosts_are_bounded_and_the_oldest_goes() -> None:
+    ghosts = Ghosts(3)
+    for digest in (b"1", b"2", b"3", b"1", b"4"):
+        ghosts.add(digest)
+    assert [digest in ghosts for digest in (b"1", b"2", b"3", b"4")] == [True, False, True, True] and len(ghosts) == 3
+
+
+def look(source: Blocks, text: str, namespace: str = "") -> Lookup:
+    """Why no more of the text is found."""
+    assert source.tree is not None
+    keys, most = Letters(text, namespace), max(0, len(text) - 1) // SIZE
+    found = source.tree.match(keys, most)
+    return explain(source.tree, keys, found, most, len(found) * SIZE, SIZE)
+
+
+def test_each_miss_has_its_reason() -> None:
+    source, tree = store(20)
+    for text, namespace in (("aabbcc", ""), ("aabbdd", ""), ("eeff", "other")):
+        table = begin(source, text, namespace)
+        assert table is not None
+        table.release()
+    assert look(source, "aabbccx") == Lookup("complete", 6)
+    assert look(source, "aabbcx") == Lookup("complete", 4), "the rest is no whole block"
+    assert look(source, "aabbcxx") == Lookup("diverged", 5, ord("x"), ord("c"))
+    assert look(source, "axbbccx") == Lookup("diverged", 1, ord("x"), ord("a"))
+    assert look(source, "aabbccxxx") == Lookup("unseen", 6)
+    assert look(source, "xxbbcc") == Lookup("unseen", 0)
+    assert look(source, "eeffx") == Lookup("namespace") and look(source, "eeffx", "other") == Lookup("complete", 4)
+    assert look(source, "a") == Lookup("too_short")
+    tree.evict(0)
+    assert look(source, "aabbccx") == Lookup("evicted", 4)
+    tree.reset()
+    assert look(source, "aabbccx") == Lookup("unseen", 0)
+
+
 def test_check_finds_what_is_wrong() -> None:
     source, tree = store(6)
     table = begin(source, "aabb")
@@ -228,7 +320,7 @@ def test_nodes_without_a_block_stay_as_long_as_they_lead_to_one() -> None:
         tree.evict(0)
         assert tree.num_blocks == left and cached(source, "aabbccdd") == 4
     tree.evict(0)
-    assert tree.num_blocks == 0 and not tree.root.children
+    assert tree.num_blocks == 0 and not list(tree.roots())
     source.check()
 
 
@@ -240,31 +332,34 @@ class TreeMachine(RuleBasedStateMachine):
     @initialize(most=st.sampled_from((None, None, 0, 6)))
     def begin(self, most: int | None) -> None:
         self.source, self.tree = store(10, most)
-        self.held: list[tuple[str, BlockTable]] = []
+        self.held: list[tuple[str, str, BlockTable]] = []
         self.paths: dict[int, str] = {}
 
-    @rule(text=st.text("ab", max_size=10))
-    def come(self, text: str) -> None:
+    @rule(text=st.text("ab", max_size=10), namespace=st.sampled_from(("", "", "x")))
+    def come(self, text: str, namespace: str) -> None:
         text = text[: len(text) // SIZE * SIZE]
-        found = cached(self.source, text)
+        found = cached(self.source, text, namespace)
         evictions = self.tree.evictions
-        table = begin(self.source, text)
+        told = look(self.source, text, namespace)
+        assert (told.kind in ("complete", "too_short")) == (found >= max(0, len(text) - 1) // SIZE)
+        self.seen[told.kind] += 1
+        table = begin(self.source, text, namespace)
         if table is None:
             self.seen["refused"] += 1
             return
         for place, block in enumerate(own(table)):
-            path = text[: (place + 1) * SIZE]
+            path = f"{namespace}:{text[: (place + 1) * SIZE]}"
             if place < found:
                 assert self.paths[block] == path, "a hit is the block of exactly this path"
             self.paths[block] = path
-        self.held.append((text, table))
+        self.held.append((namespace, text, table))
         self.seen["hit"] += found > 0
         self.seen["evict"] += self.tree.evictions > evictions
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def go(self, data: st.DataObject) -> None:
-        _, table = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+        _, _, table = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
         table.release()
 
     @precondition(lambda self: self.held)
@@ -272,11 +367,11 @@ class TreeMachine(RuleBasedStateMachine):
     def spoil(self, data: st.DataObject, chance: int) -> None:
         if chance != 5:
             return
-        text, table = self.held[data.draw(st.integers(0, len(self.held) - 1))]
+        namespace, text, table = self.held[data.draw(st.integers(0, len(self.held) - 1))]
         place = data.draw(st.integers(0, max(0, table.num_blocks - 1)))
         self.source.poison((0, block) for block in own(table)[place:])
         if table.num_blocks > place and table.depth > place:
-            assert cached(self.source, text) <= place or self.tree.at(0, own(table)[place]) is None
+            assert cached(self.source, text, namespace) <= place or self.tree.at(0, own(table)[place]) is None
             self.seen["spoil"] += 1
 
     @rule(chance=st.integers(0, 5))
@@ -290,13 +385,14 @@ class TreeMachine(RuleBasedStateMachine):
         if not hasattr(self, "source"):
             return
         self.source.check()
-        in_use = {block for _, table in self.held for block in own(table)}
+        in_use = {block for _, _, table in self.held for block in own(table)}
         assert self.source.held == (len(in_use),)
-        for text, table in self.held:
+        for namespace, text, table in self.held:
             assert [self.paths[block] for block in own(table)] == [
-                text[: (place + 1) * SIZE] for place in range(table.num_blocks)
+                f"{namespace}:{text[: (place + 1) * SIZE]}" for place in range(table.num_blocks)
             ], "a block in use was handed out"
-            assert table.node is None or not table.node.attached or cached(self.source, text) == table.num_blocks
+            whole = cached(self.source, text, namespace) == table.num_blocks
+            assert table.node is None or not table.node.attached or whole
 
 
 def test_any_use_of_the_tree_keeps_paths_and_books() -> None:
@@ -304,4 +400,32 @@ def test_any_use_of_the_tree_keeps_paths_and_books() -> None:
     machine = TreeMachine.TestCase
     machine.settings = settings(max_examples=150, stateful_step_count=40)
     machine().runTest()
-    assert all(TreeMachine.seen[event] for event in ("refused", "hit", "evict", "spoil")), TreeMachine.seen
+    wanted = ("refused", "hit", "evict", "spoil", "complete", "diverged", "evicted", "namespace", "too_short", "unseen")
+    assert all(TreeMachine.seen[event] for event in wanted), TreeMachine.seen
+
+
+@pytest.mark.slow
+def test_a_million_operations_leak_nothing() -> None:
+    """Tables come, grow, are poisoned and go at random over a pool that is always short; every block comes back."""
+    rng = Random(7)
+    source, tree = store(64)
+    held: list[BlockTable] = []
+    for number in range(1_000_000):
+        if held and (len(held) > 12 or rng.random() < 0.45):
+            table = held.pop(rng.randrange(len(held)))
+            if rng.random() < 0.01:
+                source.poison((0, block) for block in own(table)[-1:])
+            table.release()
+        else:
+            text = "".join(rng.choice("ab") for _ in range(2 * rng.randint(0, 8)))
+            made = begin(source, text, rng.choice(("", "x")))
+            if made is not None:
+                held.append(made)
+        if number % 10_000 == 0:
+            source.check()
+            source.take_scrubs()
+    for table in held:
+        table.release()
+    source.check()
+    tree.reset()
+    assert source.available == (64,) == tuple(group.pool.free for group in source.groups) and tree.evictions > 1000

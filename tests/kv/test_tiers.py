@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pelton.core.counters import Counters
-from pelton.kv.prefix import Node
-from pelton.kv.tiers.chain import Chains, Labelled, Name, next_digest, root_digest
+from pelton.kv.node import Node, chained
+from pelton.kv.tiers.chain import Labelled, Name
+from pelton.kv.tiers.chain import Path as Spelled
 from pelton.kv.tiers.files import MOST_FAILURES, BlockFiles
 from pelton.kv.tiers.worker import DiskWorker, Job
 
@@ -17,9 +18,9 @@ CONTENT = bytes(n * 7 % 256 for n in range(1000))
 
 
 def block(number: int, group: int = 0) -> Labelled:
-    parent = root_digest(b"")
+    parent = Node(b"", 1, None).digest
     key = number.to_bytes(4, "little") * 32
-    return Labelled(Name(next_digest(parent, key), group), parent, key)
+    return Labelled(Name(chained(parent, key), group), parent, key)
 
 
 def opened(folder: Path, limit: int = 1 << 20, fingerprint: bytes = FINGERPRINT) -> BlockFiles:
@@ -179,16 +180,21 @@ def test_a_worker_goes_on_after_an_error(tmp_path: Path, caplog: pytest.LogCaptu
     worker.close()
 
 
-def test_digests_stand_for_paths() -> None:
+def test_names_stand_for_paths() -> None:
     class Keys:
+        namespace = b"salt"
+
         def key(self, number: int) -> bytes:
             return b"abc"[number : number + 1]
 
-    root = Node(b"", 1, None)
-    first = Node(b"a", 1, root)
-    second = Node(b"b", 1, first)
-    chains, digests = Chains(), list[bytes]()
-    assert chains.of_blocks(root, Keys(), digests, 2) == [chains.of_node(first), chains.of_node(second)]
-    assert len(chains.of_blocks(root, Keys(), digests, 3)) == 3
-    assert chains.of_node(second) == next_digest(next_digest(root_digest(b""), b"a"), b"b")
-    assert len({root_digest(b""), root_digest(b"salt"), *digests}) == 5
+        def part(self, number: int) -> bytes:
+            return b""
+
+    root = Node(b"salt", 1, None)
+    first = root.add(b"a")
+    second = first.add(b"b")
+    names = Spelled(root, Keys())
+    assert names.name(3, 1) == Name(second.digest, 3) and names.name(0, 0) == Name(first.digest, 0)
+    assert names.labelled(0, 0) == Labelled(Name(first.digest, 0), root.digest, b"a")
+    assert names.labelled(0, 2).parent == second.digest and names.labelled(0, 2).key == b"c"
+    assert Spelled(Node(b"", 1, None), Keys()).name(0, 0) != names.name(0, 0)

@@ -63,8 +63,8 @@ def test_what_came_from_the_cache_by_chance_is_told(served: Served, tmp_path: Pa
     file.write_text("".join(json.dumps({"prompt": f"{n} beginnings"}) + "\n" for n in range(3)))
     words = ("--workload", "custom", "--dataset-path", str(file), "--num-prompts", "3", "--output-len", "1")
     assert "prefix cache:" not in run(served, *words)
-    served.cached = 5
-    assert "15 of 33 prompt tokens came from the prefix cache, although no two" in run(served, *words)
+    served.cached = 9
+    assert "27 of 33 prompt tokens came from the prefix cache, although no two" in run(served, *words)
     assert "1 of 4 requests have a prompt that another one has" in run(served, *words, "--num-prompts", "4")
     assert "although" not in run(served, *SHORT, "--prefix-len", "20")
 
@@ -109,6 +109,7 @@ def test_common_prefixes_need_no_note() -> None:
     common = tuple(range(40))
     assert reuse_note([Sample(1, prompt=(*common, n)) for n in range(3)], 64, 120) is None
     apart = [Sample(1, prompt=(n, *common)) for n in range(3)]
+    assert reuse_note(apart, 59, 120) is None, "what a template puts in front"
     assert reuse_note(apart, 0, 120) is None and "although" in str(reuse_note(apart, 64, 120))
 
 

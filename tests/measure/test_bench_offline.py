@@ -209,7 +209,7 @@ def test_what_the_model_cannot_take_is_named(model: Path) -> None:
     [
         ("latency --batch-size 0", "'--batch-size': 0 is not"),
         ("latency --max-num-seqs 0", "--max-num-seqs 0 cannot work"),
-        ("speed", "There is no pelton bench speed. There are: serve, latency, throughput, startup."),
+        ("speed", "There is no pelton bench speed. There are: serve, latency, throughput, startup, sweep."),
         ("latency --output-json /dev/null/x/y.json", "--output-json"),
         ("throughput --workload custom --dataset-path absent", "--dataset-path absent is no file"),
         ("throughput --workload agent", "--data"),

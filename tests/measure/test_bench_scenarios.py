@@ -21,13 +21,10 @@ open(out, "a").write(json.dumps({"wall_s": 1.0, "out_tok_s": 100.0, "ttft_ms": [
 
 @pytest.fixture
 def scenarios(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    import scenarios
+    from bench import scenarios
 
     monkeypatch.setattr(scenarios.record, "RESULTS", tmp_path / "results")
     yield scenarios
-    for name in ("scenarios", "record"):
-        sys.modules.pop(name, None)
 
 
 def spread(median: float, low: float, high: float) -> dict[str, float]:

@@ -16,7 +16,7 @@ from pelton.measure.verify.start import start
 from pelton.measure.verify.verify import Extent, dimensions, verify
 
 pytest.importorskip("pelton.backends.cpu._native")
-CELLS, SOME = 288, 96
+CELLS, SOME = 480, 160
 SCHEDULES = 50
 BOX_MINUTES = 15
 Parts = tuple[Rig, Cases]
@@ -51,7 +51,7 @@ def test_fewer_schedules_than_cells_leave_some_not_run(parts: Parts, whole: Repo
     report = verify(*parts, Extent(5))
     assert report.passed and len(report.cells) == 5 and len(report.not_run) == CELLS - 5
     assert all(cell in whole.cells for cell in report.cells)
-    assert "283 of 288 cells not reached; --json lists them" == report.lines()[-2]
+    assert "475 of 480 cells not reached; --json lists them" == report.lines()[-2]
 
 
 def test_six_schedules_bring_about_every_value_of_every_dimension(parts: Parts) -> None:
@@ -100,7 +100,7 @@ def test_a_report_is_json_and_lines(whole: Report) -> None:
     record = json.loads(json.dumps(whole.record()))
     assert record["passed"] is True and len(record["cells"]) == SOME and record["differences"] == []
     assert record["cells"][0]["events"] and record["seed"] == 0
-    assert whole.lines()[-1].startswith("equal to the last bit: 96 schedules in 96 cells, ")
+    assert whole.lines()[-1].startswith("equal to the last bit: 160 schedules in 160 cells, ")
 
 
 def test_an_empty_cell_fails_a_report() -> None:

@@ -27,12 +27,13 @@ from tests.measure.verify_parts import NUDGED_OP, nudged_checkpoint, tiny_checkp
 from pelton.measure.verify.cases import Cases
 from pelton.measure.verify.dimension import Dimension, Live
 from pelton.measure.verify.dimensions.preemption import Preemption
+from pelton.measure.verify.dimensions.prefix_reuse import MISS, PART, PrefixReuse
 from pelton.measure.verify.report import Difference, Report
 from pelton.measure.verify.rig import Rig
 from pelton.measure.verify.verify import Extent, dimensions, verify
 
 pytest.importorskip("pelton.backends.cpu._native")
-ALL = Extent(96)
+ALL = Extent(160)
 IN_ATTENTION = "layer 0 attend"
 IN_CHOICE = "it is the choice of the token that differs"
 Parts = tuple[Rig, Cases]
@@ -46,6 +47,12 @@ def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def without(*names: str) -> dict[str, Dimension]:
     return {other: dimension for other, dimension in dimensions().items() if other not in names}
+
+
+class Missing(PrefixReuse):
+    """Nothing is found, so nothing copied from what was found."""
+
+    values = (MISS,)
 
 
 def expect_found(report: Report, where: str) -> None:
@@ -91,7 +98,8 @@ def test_a_kernel_that_depends_on_the_batch_is_found(
         report = verify(with_executable(rig, double), cases, ALL)
     assert double.steps > 0
     expect_found(report, NUDGED_OP)
-    assert all("neighbours" in one.cell.values() or one.cell["fork_count"] != "n=1" for one in report.differences)
+    several = ("neighbours", "n=3", "in flight")  # each brings steps of several sequences about
+    assert all(any(value in several for value in one.cell.values()) for one in report.differences)
 
 
 def test_a_kernel_that_is_the_same_is_no_fault(parts: Parts, request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -123,10 +131,19 @@ def test_forgotten_penalties_are_found(parts: Parts) -> None:
 
 @pytest.mark.parametrize(("fault", "dimension"), [(NoCopy, "fork_count"), (SwappedHeads, "fork_count")])
 def test_it_is_the_dimension_that_finds_the_fault(parts: Parts, fault: type[Double], dimension: str) -> None:
-    """Without it the fault stays hidden."""
+    """Without it, and without copies of what was found, the fault stays hidden."""
     rig, cases = parts
-    report = verify(with_executable(rig, fault(rig.executable)), cases, Extent(24), over=without(dimension))
-    assert report.passed and report.schedules == len(report.cells) == 24
+    over = {**without(dimension), "prefix_reuse": Missing()}
+    report = verify(with_executable(rig, fault(rig.executable)), cases, Extent(16), over=over)
+    assert report.passed and report.schedules == len(report.cells) == 16
+
+
+def test_parts_of_blocks_that_are_not_copied_are_found(parts: Parts) -> None:
+    rig, cases = parts
+    over = {"prefix_reuse": dimensions()["prefix_reuse"]}
+    report = verify(with_executable(rig, NoCopy(rig.executable)), cases, Extent(20), over=over)
+    assert report.differences and all(one.cell["prefix_reuse"] != MISS for one in report.differences)
+    assert any(one.cell["prefix_reuse"] == PART for one in report.differences)
 
 
 def test_blocks_that_were_found_are_wrong_only_where_some_are_found(parts: Parts) -> None:

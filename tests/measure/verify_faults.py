@@ -11,7 +11,8 @@ from pelton.backends.repeat import in_turn
 from pelton.core.plan import StepPlan, StepResult
 from pelton.kv.blocks import Blocks
 from pelton.kv.group import KVGroup
-from pelton.kv.prefix import BlockKeys, Node, PrefixTree
+from pelton.kv.node import Node
+from pelton.kv.prefix import BlockKeys, PrefixTree
 from pelton.runner.runner import Runner
 
 BLOCK = 32
@@ -255,14 +256,14 @@ class StaleTree(PrefixTree):
 
     def __init__(self, groups: Sequence[KVGroup], block_size: int) -> None:
         super().__init__(groups, block_size)
-        self.ghosts: dict[tuple[bytes, ...], Node] = {}
+        self.stale: dict[tuple[bytes, ...], Node] = {}
 
     def match(self, keys: BlockKeys, most: int) -> list[Node]:
         nodes = super().match(keys, most)
-        path = [node.key for node in nodes]
+        path = [keys.namespace, *(node.key for node in nodes)]
         while len(nodes) < most:
-            path.append(keys.key(len(path)))
-            ghost = self.ghosts.get(tuple(path))
+            path.append(keys.key(len(path) - 1))
+            ghost = self.stale.get(tuple(path))
             if ghost is None or not self._groups[0].pool.references(ghost.blocks[0]):
                 break
             StaleTree.found += 1
@@ -274,10 +275,10 @@ class StaleTree(PrefixTree):
 
     def _forget(self, group: int, node: Node) -> None:
         path, above = [node.key], node.parent
-        while above is not None and above is not self.root:
+        while above is not None:
             path.insert(0, above.key)
             above = above.parent
-        ghost = self.ghosts[tuple(path)] = Node(node.key, 1, node.parent)
+        ghost = self.stale[tuple(path)] = Node(node.key, 1, node.parent)
         ghost.blocks, ghost.computed, ghost.attached = list(node.blocks), node.computed, False
         super()._forget(group, node)
 

@@ -1,6 +1,8 @@
 """AsyncEngine over a real engine process: answers, aborts in every phase, limits, drains, and equality with LLM."""
 
 import asyncio
+import json
+from dataclasses import replace
 
 import pytest
 from tests.process.engines import SLOW, Notes, Settings, ask, free, settled, with_engine
@@ -9,10 +11,13 @@ from pelton.core.counters import EngineStats
 from pelton.core.errors import EngineDeadError, OverloadedError, RequestError
 from pelton.core.events import Event
 from pelton.core.params import SamplingParams
+from pelton.core.plan import Lookup
 from pelton.core.request import Request
 from pelton.engine.llm import LLM
+from pelton.engine.load.deadlines import LATE
 from pelton.engine.process.answer import AsyncAnswer
 from pelton.engine.process.client import AsyncEngine
+from pelton.engine.process.messages import DescribeCache, EndSession
 from pelton.engine.process.supervisor import Watch
 
 pytestmark = pytest.mark.dist
@@ -115,6 +120,23 @@ def test_an_abort_frees_all_within_a_step(settings: Settings, phase: str, way: s
         assert [event.request_id for event in notes.events].count(name) >= 1
 
     with_engine(settings(max_num_seqs=1, max_num_batched_tokens=32), test, module=SLOW)
+
+
+def test_a_deadline_ends_who_waits_and_who_runs_and_nobody_else(settings: Settings) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        def timed(name: str, seconds: float, tokens: int) -> AsyncAnswer:
+            request = engine.requests.make(name, SamplingParams(max_tokens=tokens, seed=1, ignore_eos=True))
+            return engine.submit(replace(request, deadline=request.arrival + seconds, owner="\udfff"))
+
+        running, queued = timed("One", 0.8, 1900), timed("Two", 0.4, 5)
+        outputs = await asyncio.gather(running.output(), queued.output())
+        assert [one.error_code for one in outputs] == [LATE, LATE]
+        assert outputs[0].outputs[0].token_ids and not outputs[1].outputs[0].token_ids
+        assert outputs[1].metrics.first_scheduled is None
+        await settled(engine, free)
+        assert (await timed("Three", 600.0, 5).output()).outputs[0].finish_reason == "length"
+
+    with_engine(settings(max_num_seqs=1), test, module=SLOW)
 
 
 def test_a_reader_that_gives_up_waiting_may_go_on(settings: Settings) -> None:
@@ -260,6 +282,21 @@ def test_the_prefix_cache_is_used_and_reset(settings: Settings) -> None:
         assert first.outputs == second.outputs
         assert await engine.reset_prefix_cache() and engine.stats.cached_blocks == 0
         assert (await ask(engine, prompt).output()).num_cached_tokens == 0
+
+    with_engine(settings(), test)
+
+
+def test_questions_reach_the_engine_and_its_sessions(settings: Settings) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        params = SamplingParams(max_tokens=4, seed=3, ignore_eos=True)
+        prompt = {"prompt_token_ids": [9 + number % 50 for number in range(100)]}
+        request = engine.requests.make(prompt, params, session_id="s")
+        output = await engine.submit(request).output()
+        assert output.prefix_lookup == Lookup("unseen")
+        shape = json.loads(await engine.ask(DescribeCache(10)) or b"")
+        assert shape["sessions"]["open"] == 1 and shape["groups"][0]["held"] == 3 == engine.stats.session_blocks
+        assert await engine.ask(EndSession(("", "s"))) == b"1" and await engine.ask(EndSession(("", "s"))) == b""
+        assert engine.stats.sessions == engine.stats.held_blocks == 0
 
     with_engine(settings(), test)
 

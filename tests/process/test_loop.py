@@ -1,7 +1,9 @@
 """The loop between its parent's messages and the engine: bad requests and broken steps harm nobody."""
 
+import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from tests.engine.fakes import POISON, FakeExecutable, expected, make_engine, make_request
@@ -16,7 +18,10 @@ from pelton.engine.process.loop import MOST_BROKEN, Loop
 from pelton.engine.process.messages import (
     Abort,
     Add,
+    Ask,
     CacheReset,
+    DescribeCache,
+    EndSession,
     Finishing,
     Inbound,
     Outbound,
@@ -26,6 +31,7 @@ from pelton.engine.process.messages import (
     Start,
     Step,
     Stop,
+    Told,
     WireRequest,
 )
 
@@ -151,7 +157,7 @@ def test_of_n_answers_all_join_or_none(monkeypatch: pytest.MonkeyPatch, caplog: 
 
 
 def test_parameters_that_cannot_be_are_refused() -> None:
-    wire = WireRequest("1", (1,), {"temperature": -1.0}, frozenset(), 5, 0.0, 0, (), b"")
+    wire = WireRequest("1", (1,), {"temperature": -1.0}, frozenset(), 5, 0.0, 0, (), b"", "")
     line = World([Add(wire, ("1",))]).run()
     (refused,) = [message for message in line.sent if isinstance(message, Refused)]
     assert refused.failure.param == "temperature"
@@ -215,6 +221,21 @@ def test_the_prefix_cache_is_reset() -> None:
     (reset,) = [message for message in line.sent if isinstance(message, CacheReset)]
     assert line.steps()[-1].stats.cached_blocks > 0
     assert reset.number == 7 and reset.stats.cached_blocks == 0 and reset.stats.steps_total == 2
+
+
+def test_questions_are_answered_between_steps() -> None:
+    prompt = list(range(64))
+    request = replace(make_request("1", prompt, 2), session_id="s")
+    end = EndSession(("", "s"))
+    turns: list[list[Turn]] = [[add(request)], [Ask(1, DescribeCache(5))], [], [Ask(2, DescribeCache(0))]]
+    line = World(*turns, [Ask(3, end), Ask(4, end)]).run()
+    told = [message for message in line.sent if isinstance(message, Told)]
+    bodies = {message.number: message.body for message in told}
+    assert [message.stats.sessions for message in told] == [0, 1, 0, 0] and told[-1].stats.held_blocks == 0
+    running, over = json.loads(bodies[1]), json.loads(bodies[2])
+    assert running["groups"][0]["held"] > 0 and running["sessions"]["open"] == 0 and running["waste"] == 0
+    assert over["sessions"]["open"] == 1 and over["sessions"]["blocks"] == over["groups"][0]["held"] > 0
+    assert (bodies[3], bodies[4]) == (b"1", b"")
 
 
 def test_a_second_start_changes_nothing() -> None:

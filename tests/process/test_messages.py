@@ -19,13 +19,16 @@ from pelton.core.errors import (
 )
 from pelton.core.events import PromptScored, RequestFinished, RequestPreempted, RequestScheduled, TokensGenerated
 from pelton.core.params import MAX_SEED, SamplingParams
-from pelton.core.plan import TokenLogprobs
+from pelton.core.plan import Lookup, TokenLogprobs
 from pelton.core.request import Request
 from pelton.engine.process.messages import (
     TEXT,
     Abort,
     Add,
+    Ask,
     CacheReset,
+    DescribeCache,
+    EndSession,
     Failure,
     Finishing,
     Frames,
@@ -40,6 +43,7 @@ from pelton.engine.process.messages import (
     StartFailed,
     Step,
     Stop,
+    Told,
     WireRequest,
     config_of,
     config_text,
@@ -71,6 +75,8 @@ def make_request(params: SamplingParams, **changes: object) -> Request:
         Stop(("a", "b")),
         Abort(("a",)),
         ResetPrefixCache(3),
+        Ask(4, DescribeCache(20, True)),
+        Ask(5, EndSession(("salt", "id"))),
         Shutdown(),
     ],
 )
@@ -86,7 +92,8 @@ def test_to_the_engine(message: Inbound) -> None:
             (
                 TokensGenerated("7", (1, 2), (SCORE, SCORE)),
                 PromptScored("7", 3, (SCORE,)),
-                RequestScheduled("8", 32),
+                RequestScheduled("8", 32, Lookup("diverged", 35, 7, 9)),
+                RequestScheduled("9"),
                 RequestPreempted("8"),
                 RequestFinished("7", "stop", stop_token=2),
                 RequestFinished("8", "error", error="why"),
@@ -98,6 +105,7 @@ def test_to_the_engine(message: Inbound) -> None:
         ),
         Refused("7", Failure("RequestError", "cause", "", "prompt", "context_length_exceeded"), ("7",), 4),
         CacheReset(3, EngineStats()),
+        Told(4, b"\x00{}", EngineStats(sessions=2)),
         Finishing(),
         Gone("because"),
     ],
@@ -147,7 +155,8 @@ def test_no_setting_leaves_the_whole_text_to_defaults() -> None:
 )
 def test_requests_arrive_as_they_are(params: SamplingParams, salt: str) -> None:
     params = replace(params, bad_words=[TEXT], stop=[TEXT])
-    request = make_request(params, priority=-3, bad_word_ids=((1, 2), (3,)), cache_salt=salt)
+    request = make_request(params, priority=-3, bad_word_ids=((1, 2), (3,)), cache_salt=salt, owner=salt[::-1])
+    request = replace(request, deadline=request.arrival + 2.5)
     add = decode_inbound(body(Add(WireRequest.of(request), ("7",))))
     assert isinstance(add, Add)
     assert add.request.request() == request

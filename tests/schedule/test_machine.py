@@ -17,8 +17,7 @@ from pelton.core.config import CacheSection
 from pelton.core.counters import Counters
 from pelton.kv.pool import NULL_BLOCK
 from pelton.kv.tiers.files import BlockFiles
-from pelton.schedule.orders.fcfs import FirstComeFirstServed
-from pelton.schedule.orders.priority import Priority
+from pelton.schedule import ORDERS
 
 BASES = ([0, 1, 2] * 10, [0, 1, 2, 0, 0, 1] * 5, [2] * 30)
 MAX_LEN = 30
@@ -38,9 +37,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         cap=st.sampled_from((0, 4, 5)),
         caching=st.sampled_from((True, True, True, False)),
         most=st.sampled_from((None, None, 0, 12)),
-        aged=st.booleans(),
+        order=st.sampled_from(ORDERS.names()),
         cost=st.sampled_from((0.0, 0.0, 0.05)),
-        beside=st.tuples(st.sampled_from(WINDOWS), st.sampled_from((1, 3, 8)), st.sampled_from(HOST)),
+        shape=st.tuples(
+            st.sampled_from(WINDOWS),
+            st.sampled_from((1, 3, 8)),
+            st.sampled_from((True, True, False)),
+            st.sampled_from(HOST),
+        ),
     )
     def begin(
         self,
@@ -49,16 +53,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         cap: int,
         caching: bool,
         most: int | None,
-        aged: bool,
+        order: str,
         cost: float,
-        beside: tuple[tuple[int | None, ...], int, tuple[int, bool]],
+        shape: tuple[tuple[int | None, ...], int, bool, tuple[int, bool]],
     ) -> None:
-        """`beside`: windows, most steps of a call, host slots of each group, and whether evicted blocks go to files."""
-        windows, steps, (slots, self.filed) = beside
-        cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most)
-        order = Priority() if aged else FirstComeFirstServed()
+        """`shape`: windows of the KV groups, most steps of a call, whether parts of blocks are copied, host slots of
+        each group, and whether evicted blocks go to files.
+        """
+        windows, steps, parts, (slots, self.filed) = shape
+        cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most, partial_prefix_blocks=parts)
         self.caching = caching
-        made = make(4, budget, blocks, MAX_LEN, cap, order=order, windows=windows)
+        made = make(4, budget, blocks, MAX_LEN, cap, order=ORDERS.get(order)(), windows=windows)
         self.folder, host = Path(mkdtemp()), HostMemory()
         disk = Carrier(BlockFiles(self.folder, bytes(32), 1 << 20, Counters()), host) if self.filed else None
         if disk is not None:
@@ -66,6 +71,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.traffic = Traffic(in_series(tiered(made, slots, cache, disk), steps), windows, host)
         self.traffic.scheduler.limits = replace(self.traffic.scheduler.limits, context_cost=cost)
         self.number = 0
+        self.now = 0.0
         forks = self.traffic.scheduler._forks
         give_back = forks.give_back
 
@@ -83,7 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         answer=st.integers(1, 12),
         answers=st.sampled_from((1, 1, 1, 2, 4)),
         twins=st.sampled_from((1, 1, 3)),
-        kind=st.sampled_from(("", "", "", "", "salted", "scored", "alone")),
+        kind=st.sampled_from(("", "", "", "", "salted", "scored", "alone", "session 1", "session 2", "session 3")),
         rank=st.tuples(st.integers(0, 2), st.sampled_from((0, 0, 0, 0, 2, None))),
     )
     def add(
@@ -111,9 +117,11 @@ class SchedulerMachine(RuleBasedStateMachine):
                 seed=child,
                 shared=kind != "alone",
                 scored=kind == "scored" and not child,
+                session=kind if kind.startswith("session") and not child else "",
                 parent=name if child else None,
                 arrival=float(self.number // 2),
                 priority=rank[0],
+                owner=f"owner {rank[0]}",
                 settles=rank[1],
             )
 
@@ -142,9 +150,28 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.seen["preempted from outside"] += self.traffic.open[name].computed > 0
         self.traffic.preempt(name)
 
-    @rule()
-    def reset(self) -> None:
+    @precondition(lambda self: len(self.traffic.scheduler.sharing.sessions))
+    @rule(seconds=st.sampled_from((1, 300, 700)))
+    def wait(self, seconds: int) -> None:
+        before = len(self.traffic.scheduler.sharing.sessions)
+        self.now += seconds
+        self.traffic.scheduler.sharing.sessions.expire(self.now)
+        self.seen["session over"] += len(self.traffic.scheduler.sharing.sessions) < before
+
+    @precondition(lambda self: len(self.traffic.scheduler.sharing.sessions))
+    @rule(data=st.data())
+    def end_session(self, data: st.DataObject) -> None:
+        sessions = self.traffic.scheduler.sharing.sessions
+        name = data.draw(st.sampled_from(sorted(sessions._open)))
+        assert sessions.end(name) and name not in sessions
+        self.seen["session ended"] += 1
+
+    @rule(chance=st.integers(0, 2))
+    def reset(self, chance: int) -> None:
+        if chance:
+            return
         self.traffic.scheduler.reset_prefix_cache()
+        assert not self.traffic.scheduler.stats().sessions
         assert self.traffic.scheduler.stats().cached_blocks == 0
 
     @precondition(lambda self: self.filed and self.caching)
@@ -163,7 +190,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.traffic.step(faulty=faulty, most=most)
         tables = [request.table.blocks for request in self.traffic.scheduler._requests.values()]
         self.seen["slide"] += any(NULL_BLOCK in blocks for held in tables for blocks in held)
-        self.seen["wait"] += len(self.traffic.scheduler._sharing._waits)
+        self.seen["wait"] += len(self.traffic.scheduler.sharing._waits)
 
     @rule(most=st.sampled_from((1, 2, 8)))
     def several_steps(self, most: int) -> None:
@@ -199,7 +226,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stats.computed_tokens_total == traffic.computed
         assert 0 <= stats.kv_waste <= 1 and 0 <= stats.kv_usage <= 1
         assert 0 <= stats.prefix_inflight_total <= stats.prefix_hits_total <= stats.prefix_queries_total
-        assert traffic.open or stats.kv_usage == 0, "nobody is there and blocks are held"
+        assert traffic.open or stats.held_blocks == stats.session_blocks, "nobody is there and blocks are held"
+        self.seen["session"] += stats.sessions
         assert self.caching or stats.prefix_queries_total == stats.cached_blocks == 0
         assert stats.swapped <= stats.waiting
         idle = scheduler._open is None and not self.filed
@@ -207,33 +235,33 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Not after a failed rule, whose error would be hidden by what follows from it."""
-        if hasattr(self, "folder"):
-            self._end()
+        if hasattr(self, "folder") and sys.exc_info()[0] is not None:
             rmtree(self.folder)
-
-    def _end(self) -> None:
         if not hasattr(self, "traffic") or sys.exc_info()[0] is not None:
             return
         self.traffic.run()
         self.adds_up()
         self.seen.update(self.traffic.seen)
         stats = self.traffic.scheduler.stats()
+        self.seen["session given up"] += self.traffic.scheduler.sharing.sessions.given_up
         self.seen["prefix hit"] += stats.prefix_hits_total
         self.seen["in flight"] += stats.prefix_inflight_total
         self.seen["evict"] += stats.prefix_evictions_total
         self.seen["copied"] += stats.copied_blocks_total
         self.seen["disk hit"] += stats.disk_hit_tokens_total
+        rmtree(self.folder)
 
 
 EVENTS = (
     "abort", "abort during a step", "broken step", "chunk", "copied", "copy", "disk hit", "evict",
-    "fault", "fault again", "finish", "fork", "given back", "hit", "in flight", "late child", "load", "preempt",
+    "fault", "fault again", "finish", "fork", "given back", "hit", "in flight", "late child", "load", "part", "preempt",
     "preempt during a step", "preempted from outside", "prefix hit", "save", "scrub", "series", "series cut short",
-    "series over a border", "slide", "wait", "window hit",
+    "series over a border", "session", "session ended", "session given up", "session over", "slide", "wait",
+    "window hit",
 )  # fmt: skip
 
 
-FEW = 200  # examples, of which a random choice may lack the rarer events
+FEW = 260  # examples, of which a random choice may lack the rarer events
 
 
 def run_machine(examples: int) -> None:

@@ -7,7 +7,9 @@ import pytest
 from tests.schedule.traffic import BLOCK, Carrier, HostMemory, TokenKeys, Traffic, make, tiered
 
 from pelton.core.counters import Counters
-from pelton.kv.tiers.chain import Name, next_digest, root_digest
+from pelton.kv.node import Node
+from pelton.kv.tiers.chain import Name
+from pelton.kv.tiers.chain import Path as Spelled
 from pelton.kv.tiers.files import BlockFiles
 
 PROMPT = [1, 2] * 9  # 18 tokens, 4 full blocks and a part
@@ -41,11 +43,9 @@ def ask(made: Traffic, name: str, prompt: list[int], room: int = 2) -> int:
 
 def path() -> list[Name]:
     """The names of the prompt's full blocks, in the first KV group."""
-    digest, names, keys = root_digest(b""), list[Name](), TokenKeys(PROMPT, "")
-    for block in range(len(PROMPT) // BLOCK):
-        digest = next_digest(digest, keys.key(block))
-        names.append(Name(digest, 0))
-    return names
+    keys = TokenKeys(PROMPT, "")
+    names = Spelled(Node(keys.namespace, 1, None), keys)
+    return [names.name(0, block) for block in range(len(PROMPT) // BLOCK)]
 
 
 def fill(made: Traffic, number: int) -> None:

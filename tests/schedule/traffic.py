@@ -23,6 +23,7 @@ from pelton.schedule.tracked import NewRequest
 
 BLOCK = 4
 NOTHING, BAD = 0, -1
+WHOLE = CacheSection(partial_prefix_blocks=False)
 Place = tuple[int, int]  # KV group and block
 
 
@@ -31,12 +32,15 @@ class TokenKeys:
 
     def __init__(self, tokens: list[int], salt: str) -> None:
         self.tokens = tokens
-        self.salt = salt
+        self.namespace = salt.encode()
 
     def key(self, block: int) -> bytes:
         ids = self.tokens[block * BLOCK : (block + 1) * BLOCK]
         assert len(ids) == BLOCK, f"block {block} of {len(self.tokens)} tokens is not full"
-        return (self.salt.encode() + b":" if block == 0 else b"") + array("i", ids).tobytes()
+        return array("i", ids).tobytes()
+
+    def part(self, block: int) -> bytes:
+        return array("i", self.tokens[:-1][block * BLOCK : (block + 1) * BLOCK]).tobytes()
 
 
 @dataclass
@@ -96,7 +100,10 @@ def make(
     order: Order | None = None,
     windows: tuple[int | None, ...] = (None,),
 ) -> Scheduler:
-    """`windows`: of the KV groups, each of which has as many blocks. It plans single steps: see `in_series`."""
+    """`windows`: of the KV groups, each of which has as many blocks. It plans single steps: see `in_series`.
+
+    `cache` None: whole blocks are shared.
+    """
     limits = ScheduleSection(
         max_num_seqs=rows,
         max_num_batched_tokens=budget,
@@ -104,19 +111,19 @@ def make(
         max_steps_per_call=1,
     )
     groups = [KVGroup(BlockPool(blocks + 1), window) for window in windows]
-    return Scheduler(limits, cache or CacheSection(), order or FirstComeFirstServed(), groups, BLOCK, max_len)
+    return Scheduler(limits, cache or WHOLE, order or FirstComeFirstServed(), groups, BLOCK, max_len)
 
 
 def tiered(
     made: Scheduler, slots: int, cache: CacheSection | None = None, disk: Carrier | None = None, block_bytes: int = 1
 ) -> Scheduler:
     """One with the same sizes, and host slots for each group. `cache` as for `make`."""
-    windows, order, longest = [group.window for group in made._blocks.groups], made._planner.order, made._max_model_len
+    windows, order = [group.window for group in made._blocks.groups], made._planner.gate._order
     totals = [group.pool.total for group in made._blocks.groups]
     groups = [
         KVGroup(BlockPool(total + 1), window, slots, block_bytes) for total, window in zip(totals, windows, strict=True)
     ]
-    return Scheduler(made.limits, cache or CacheSection(), order, groups, BLOCK, longest, disk)
+    return Scheduler(made.limits, cache or WHOLE, order, groups, BLOCK, made._max_model_len, disk)
 
 
 def in_series(scheduler: Scheduler, steps: int) -> Scheduler:
@@ -170,12 +177,14 @@ class Traffic:
         seed: int = 0,
         shared: bool = True,
         settles: int | None = None,
+        session: str = "",
         **kind: object,
     ) -> None:
         sequence = Sequence(name, list(prompt), salt, min(room, self.scheduler.max_len - len(prompt)), seed)
         sequence.settles, sequence.prompt = settles, len(prompt)
         keys = TokenKeys(sequence.tokens, salt) if shared else None
-        new = NewRequest(name, len(prompt), room, keys=keys, settles=settles, **kind)  # type: ignore[arg-type]
+        named = (salt, session) if session else None
+        new = NewRequest(name, len(prompt), room, keys=keys, settles=settles, session=named, **kind)  # type: ignore[arg-type]
         self.scheduler.add(new)
         self.open[name] = sequence
 
@@ -284,6 +293,7 @@ class Traffic:
             assert sequence.computed == 0 and not (sequence.private and sequence.shared)
             sequence.computed, sequence.leans = admission.cached, admission.cached > 0
             self.seen["hit"] += admission.cached > 0
+            self.seen["part"] += self.scheduler._requests[admission.request_id].origin is not None
         for row, held in plan.new_blocks.items():
             assert len({len(blocks) for blocks in held}) == 1 and len(held) == len(self.windows)
             sequence = self.open[self._names[row]]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -14,11 +15,12 @@ from pelton.core.clock import FakeClock
 from pelton.core.config import resolve
 from pelton.core.counters import EngineStats
 from pelton.core.events import Event, PromptScored, RequestFinished, RequestScheduled, TokensGenerated
-from pelton.core.plan import TokenLogprobs
+from pelton.core.plan import Lookup, TokenLogprobs
 from pelton.core.request import Request
 from pelton.engine.front import Front
 from pelton.engine.outputs import Answers
 from pelton.engine.process.answer import AsyncAnswer, Mailbox
+from pelton.engine.process.messages import Question
 from pelton.engine.prompts import PromptLimits
 from pelton.sampling.effective import Defaults, effective
 from pelton.serve.app import create_app
@@ -49,6 +51,16 @@ def make_front(
     return Front(byte_tokenizer(), defaults, params, SpecialTokens(fim=fim), config, chat_template=template)
 
 
+@dataclass
+class FakeCache:
+    """What the engine says of its prefix cache, and what it was asked and told to do with it."""
+
+    told: bytes | None = b"{}"
+    lookup: Lookup | None = None
+    asked: list[Question] = field(default_factory=list)
+    resets: int = 0
+
+
 class FakeEngine:
     """Says `says` (SAYS) from its beginning to each request, one token per answer and step.
 
@@ -77,7 +89,7 @@ class FakeEngine:
         self.draining = False
         self.submitted: list[Request] = []
         self.aborted: list[str] = []
-        self.resets = 0
+        self.cache = FakeCache()
         self._delay = delay
         self._fault = None if fault is None else (*fault, fault_code)
         self._refuse = refuse
@@ -101,8 +113,12 @@ class FakeEngine:
         return AsyncAnswer(mailbox, self._abort)
 
     async def reset_prefix_cache(self) -> bool:
-        self.resets += 1
+        self.cache.resets += 1
         return True
+
+    async def ask(self, question: Question) -> bytes | None:
+        self.cache.asked.append(question)
+        return self.cache.told
 
     def _abort(self, mailbox: Mailbox) -> None:
         request_id = mailbox.answer.request.request_id
@@ -114,7 +130,7 @@ class FakeEngine:
         saying = self.says.encode() * (1 + request.max_tokens // len(self.says.encode()))
         names = [child.request_id for child in request.children()]
         await asyncio.sleep(self._delay)
-        self._take(mailbox, [*(RequestScheduled(name, CACHED) for name in names), *_scored(request)])
+        self._take(mailbox, [*(RequestScheduled(name, CACHED, self.cache.lookup) for name in names), *_scored(request)])
         for count, token in enumerate(saying[: request.max_tokens]):
             if self._fault is not None and count == self._fault[1]:
                 end, _, code = self._fault

@@ -109,7 +109,7 @@ def test_detokenize_is_the_way_back(client: TestClient) -> None:
 def test_reset_of_the_prefix_cache(make_client: MakeClient) -> None:
     engine = FakeEngine()
     assert make_client(engine).post("/reset_prefix_cache").json() == {"reset": True}
-    assert engine.resets == 1
+    assert engine.cache.resets == 1
 
 
 def test_unknown_paths_and_methods_have_the_same_shape(client: TestClient) -> None:

@@ -28,6 +28,7 @@ def test_defaults() -> None:
         ("sse_keep_alive_interval", -1.0),
         ("sse_keep_alive_interval", float("nan")),
         ("shutdown_timeout", float("inf")),
+        ("request_timeout", -1.0),
         ("watchdog_timeout", 0.0),
         ("log_level", "loud"),
         ("max_body_bytes", 0),

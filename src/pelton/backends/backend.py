@@ -153,6 +153,17 @@ class Machine:
     placing: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What the machine was measured to do at most: bytes read and FLOPs of products, per second. `told`: by what and
+    when, for people.
+    """
+
+    read_bytes_per_s: float
+    flops_per_s: float
+    told: str
+
+
 Choose = Callable[[Float32, np.void, Records], tuple[int, float, int, list[int], list[float]]]
 
 
@@ -261,4 +272,10 @@ class Backend(Protocol):
 
     def machine(self, threads: int = 0) -> Machine:
         """What it would run on with this setting of threads."""
+        ...
+
+    def rates(self, threads: int, working_set: int, *, rounded: bool = False) -> Rates | None:
+        """Figures that are kept of this machine, for a step that reads `working_set` bytes; `rounded`: of products with
+        rows of 8 bits. None where nobody measured it; nothing is measured here.
+        """
         ...

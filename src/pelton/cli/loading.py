@@ -132,14 +132,14 @@ def server(flags: Flags, model: str | None) -> Iterator[Server]:
         local.append(FLAG_OF["prompt_logprobs"])
     if local:
         raise click.UsageError(f"{local[0]} is about a model in this process, and --url asks another one.")
-    key = flags.get("api_key") or _key_of_environment()
+    key = flags.get("api_key") or key_of_environment()
     # An HTTP client takes a tenth of a second to import, which a model in this process can do without.
     remote = import_module("pelton.cli.remote").Remote
     with remote(str(flags["url"]), key if isinstance(key, str) else None, model) as asked:
         yield asked
 
 
-def _key_of_environment() -> str | None:
+def key_of_environment() -> str | None:
     """The first key of the variable that gives a server its keys."""
     text = setting_variables(["api_key"]).get("api_key", ("", ""))[1]
     if text.lstrip().startswith("["):

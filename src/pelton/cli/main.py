@@ -37,6 +37,8 @@ COMMANDS = {
     "pull": ("pelton.cli.commands.pull:pull_model", "Fetch a model into the cache."),
     "tokens": ("pelton.cli.commands.tokens:tokens", "Count the tokens of a text with several models, and their costs."),
     "program": ("pelton.cli.commands.program:program", "Show what a model computes in a step, and what it costs."),
+    "kv": ("pelton.cli.commands.live.kv:kv", "Show what the KV memory of a server holds."),
+    "simulate": ("pelton.cli.commands.simulate:simulate_command", "Replay recorded traffic in virtual time."),
     "collect-env": ("pelton.cli.commands.collect_env:collect_env", "Show versions and the machine, for reports."),
 }
 

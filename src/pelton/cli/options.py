@@ -106,12 +106,16 @@ ENGINE_HELP = {
     "preemption_mode": "What preempted requests had: recompute, swap, or auto, whichever takes less time.",
     "kv_disk_bytes": "Disk for computed prefixes that the memory has no room for, such as 10G; 0: none.",
     "kv_disk_folder": "Folder for them [the cache folder].",
+    "partial_prefix_blocks": "Copy blocks that begin like what a prompt needs next, up to where they differ [yes].",
+    "session_seconds": "Seconds that blocks of a session are held unused; 0: they are not.",
     "max_num_seqs": "Requests computed at once [what the command needs].",
-    "max_num_batched_tokens": "Tokens computed in one step.",
+    "max_num_batched_tokens": "Tokens computed in one step [as many as itl-target-ms lets].",
     "long_prefill_token_threshold": "Longest piece of a prompt in one step; 0: what fits.",
     "context_cost": "How much each earlier token makes a prompt's token count for more [by the model's arithmetic].",
     "max_num_queued_reqs": "Most requests that may wait; 0: any number.",
     "scheduling_policy": "Order of the requests.",
+    "itl_target_ms": "Milliseconds that a step with prompts may take; 0: no matter, 256 tokens [100].",
+    "fairness_weights": "JSON with users or API keys and how many shares each gets, for an order that shares.",
     "max_steps_per_call": "Most tokens an answer gets before anybody is told; 1: each by itself.",
     "backend": "What executes the model.",
     "threads": "Worker threads; 0: one for each allowed core.",
@@ -119,7 +123,10 @@ ENGINE_HELP = {
 }
 CHOOSING = ("backend", "kv_codec", "scheduling_policy", "quantization")  # their values are names of techniques
 # Settings that are about sharing the engine, and block_size, which has one value, are for `pelton serve` alone.
-_SHARED_ONLY = ("max_num_queued_reqs", "context_cost", "block_size", "swap_space_bytes", "preemption_mode")
+_SHARED_ONLY = (
+    *("max_num_queued_reqs", "context_cost", "block_size", "fairness_weights", "session_seconds"),
+    *("swap_space_bytes", "preemption_mode"),
+)
 _ENGINE_TYPES: Mapping[str, object] = {
     "max_model_len": parse_length,
     "dtype": click.Choice(DTYPES),

@@ -70,6 +70,10 @@ class Remote:
             printer.printed.stopped = True
         return printer.printed
 
+    def told(self, path: str) -> Json:
+        """What the server tells at a path of ours, such as "/kv/tree". ServerError where it does not."""
+        return self._runner.run(self._get(self._base.removesuffix("/v1") + path))
+
     async def _print(self, route: str, body: Json, printer: Printer) -> None:
         async for event in self._events(route, body):
             for choice in _listed(event.get("choices")):
@@ -111,16 +115,19 @@ class Remote:
         )
 
     async def _first_model(self) -> str:
+        for model in _listed((await self._get(self._base + "/models")).get("data")):
+            return str(model.get("id"))
+        raise ServerError(f"{self._url} has no model yet.", "Wait until it has loaded one.")
+
+    async def _get(self, url: str) -> Json:
         try:
-            async with self._opened().get(self._base + "/models") as response:
+            async with self._opened().get(url) as response:
                 raw = await response.read()
                 if response.status != 200:
                     raise _refusal(response.status, raw)
         except (aiohttp.ClientError, OSError) as error:
             raise self._unreachable(error) from error
-        for model in _listed(_object(raw).get("data")):
-            return str(model.get("id"))
-        raise ServerError(f"{self._url} has no model yet.", "Wait until it has loaded one.")
+        return _object(raw)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -24,6 +24,8 @@ MOST_SEQS = 1 << 16  # arrays of the runner have a line for each
 MOST_TOKENS = 1 << 20  # of one step; its memory is proportional
 MOST_CONTEXT_COST = 1.0
 MOST_STEPS = 8  # of one call
+MOST_TARGET_MS = 60_000
+ITL_TARGET_MS = 100  # about the longest delay that people do not notice as one (Miller 1968)
 PACKED_CACHE_BYTES = 16 << 30
 LIKE = 0.75  # names at least so much alike (difflib's ratio) are taken for a slip of the fingers
 
@@ -72,7 +74,8 @@ _REASONS: Mapping[str, str] = {
     ),
     "answers always tell their numbers of tokens": "enable_prompt_tokens_details",
 }
-TABLES = ("override_generation_config", "hf_overrides")  # JSON as text; Python may give the table itself
+# JSON as text; Python may give the table itself.
+TABLES = ("override_generation_config", "hf_overrides", "fairness_weights")
 # Those with a counterpart: setting -> ours for the same purpose, and how the two differ.
 _COUNTERPARTS: Mapping[str, tuple[str, str]] = {
     "gpu_memory_utilization": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
@@ -109,14 +112,6 @@ def why_not(name: str) -> tuple[str, str]:
         ours, reason = _COUNTERPARTS[name]
         return reason, ours
     return _WHY[name], ""
-
-
-def beyond(length: int, context: int) -> SettingError:
-    """The error for a max_model_len of `length` tokens with a model that was made for `context`."""
-    return SettingError(
-        f"max_model_len={length} is beyond the {context} tokens this model was made for.",
-        f"Set at most {context}, or have its positions scaled by hf_overrides (docs/positions.md).",
-    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -178,12 +173,11 @@ class CacheSection:
 
     `kv_codec`: how keys and values are stored. `enable_prefix_caching`: blocks of requests that are over stay for those
     that begin alike; `prefix_cache_tokens` caps what is kept so (None: all the memory that nobody else needs).
-
-    `swap_space_bytes`: host memory in which preempted requests wait (None: the least of what the KV cache takes,
-    an eighth of the free memory, and 4 GiB; touched only as it is used). `preemption_mode`: "recompute" what a
-    preempted request had, "swap" it while there is room, or "auto", whichever takes less time. `kv_disk_bytes`: how
-    much of evicted prefixes is kept on the disk, in `kv_disk_folder` (None: the cache folder), also for later starts;
-    0: nothing.
+    `partial_prefix_blocks`: a prompt may also begin in the midst of a block, with a copy of one that begins alike.
+    `session_seconds`: how long the blocks of a request with a session_id are held after it is over; 0: not at all.
+    `swap_space_bytes`: host memory in which preempted requests wait (None: the least of what the KV cache takes, an
+    eighth of the free memory, and 4 GiB). `preemption_mode`: "recompute" what a preempted request had, "swap" it, or
+    "auto". `kv_disk_bytes` of evicted prefixes are kept in files, in `kv_disk_folder` (None: the cache folder).
     """
 
     kv_cache_memory_bytes: int | None = None
@@ -192,6 +186,8 @@ class CacheSection:
     kv_codec: str = "plain"
     enable_prefix_caching: bool = True
     prefix_cache_tokens: int | None = None
+    partial_prefix_blocks: bool = True
+    session_seconds: int = 600
     swap_space_bytes: int | None = None
     preemption_mode: str = "auto"
     kv_disk_bytes: int = 0
@@ -207,6 +203,9 @@ class ScheduleSection:
     a long prompt. None: by the model's own arithmetic; 0: tokens count alike.
     `max_steps_per_call`: tokens that each answer may get in one call of the backend, where nothing has to be decided in
     between; they are told together. 1: each step by itself.
+    `itl_target_ms`: how long a step with prompts in it should take at most, by which max_num_batched_tokens is chosen
+    where it is not set (docs/serve.md); 0: no target. None: ITL_TARGET_MS, unless max_num_batched_tokens is set.
+    `fairness_weights`: a JSON table of users or API keys and how many times the share of others they get.
     """
 
     max_num_seqs: int = 32
@@ -216,6 +215,8 @@ class ScheduleSection:
     context_cost: float | None = None
     scheduling_policy: str = "fcfs"
     max_steps_per_call: int = MOST_STEPS
+    itl_target_ms: int | None = None
+    fairness_weights: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,10 +268,24 @@ def resolve(model: str | os.PathLike[str], settings: dict[str, object]) -> Engin
             grouped[section][name] = _typed(name, value, kind)
         else:
             raise _unknown(name, [*kinds, "seed"])
+    _choose_step(grouped["schedule"])
     built = {name: kind(**grouped[name]) for name, kind in sections.items()}
     config = EngineConfig(**built, seed=seed)  # type: ignore[arg-type]
     _check(config)
     return config
+
+
+def _choose_step(schedule: dict[str, object]) -> None:
+    """A target for the gaps between tokens chooses the size of a step, unless that is set."""
+    target = schedule.get("itl_target_ms")
+    if "max_num_batched_tokens" not in schedule:
+        schedule["itl_target_ms"] = ITL_TARGET_MS if target is None else target
+    elif target:
+        size = schedule["max_num_batched_tokens"]
+        raise SettingError(
+            f"max_num_batched_tokens={size} and itl_target_ms={target} both say how large a step is.",
+            "Give one of them.",
+        )
 
 
 def _unknown(name: str, known: list[str]) -> SettingError:
@@ -365,9 +380,9 @@ def _check(config: EngineConfig) -> None:
             "Give one of them.",
         )
     between("prefix_cache_tokens", cache.prefix_cache_tokens, 0, None)
+    between("session_seconds", cache.session_seconds, 0, None, " (0: off)")
     between("swap_space_bytes", cache.swap_space_bytes, 0, None, " (0: none)")
-    kinds = ", ".join(PREEMPTION)
-    need(cache.preemption_mode in PREEMPTION, "preemption_mode", cache.preemption_mode, f"one of {kinds}")
+    need(cache.preemption_mode in PREEMPTION, "preemption_mode", cache.preemption_mode, ", ".join(PREEMPTION))
     between("kv_disk_bytes", cache.kv_disk_bytes, 0, None, " (0: none)")
     size = cache.block_size
     need(size == BLOCK_TOKENS, "block_size", size, f"{BLOCK_TOKENS}: the CPU kernels' tile layout fixes it")
@@ -375,6 +390,7 @@ def _check(config: EngineConfig) -> None:
     between("max_num_batched_tokens", schedule.max_num_batched_tokens, 1, MOST_TOKENS)
     between("long_prefill_token_threshold", schedule.long_prefill_token_threshold, 0, None, " (0: off)")
     between("max_num_queued_reqs", schedule.max_num_queued_reqs, 0, None, " (0: any)")
+    between("itl_target_ms", schedule.itl_target_ms, 0, MOST_TARGET_MS, " (0: none)")
     between("max_steps_per_call", schedule.max_steps_per_call, 1, MOST_STEPS, " (1: off)")
     between("seed", config.seed, 0, MAX_SEED)
     between("packed_cache_bytes", config.backend.packed_cache_bytes, 0, None, " (0: nothing is kept)")

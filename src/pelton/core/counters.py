@@ -33,7 +33,7 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     they were not as written, failed; and tokens of prompts that were found there.
 
     `step_*` describe the last step alone, or a series of `step_steps` that were one call.
-    `backend_seconds_total`: what the backend took of all steps.
+    `backend_seconds_total`: what the backend took of all steps. `sessions` hold `session_blocks` of the held ones.
     """
 
     running: int = 0
@@ -73,3 +73,5 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     schedule_seconds: float = 0.0
     step_steps: int = 0
     backend_seconds_total: float = 0.0
+    sessions: int = 0
+    session_blocks: int = 0

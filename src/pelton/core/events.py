@@ -6,7 +6,7 @@ RequestFinished.
 
 import msgspec
 
-from pelton.core.plan import TokenLogprobs
+from pelton.core.plan import Lookup, TokenLogprobs
 
 
 class TokensGenerated(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -29,10 +29,14 @@ class PromptScored(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class RequestScheduled(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A request entered a step for the first time (or again, after preemption)."""
+    """A request entered a step for the first time (or again, after preemption).
+
+    `lookup`: what became of looking its prompt up in the prefix cache; told once for each prompt.
+    """
 
     request_id: str
     cached_tokens: int = 0
+    lookup: Lookup | None = None
 
 
 class RequestPreempted(msgspec.Struct, frozen=True, tag=True, array_like=True):

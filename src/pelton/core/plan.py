@@ -31,13 +31,40 @@ class RowPlan:
     scored: int = 0
 
 
+LOOKUPS = ("complete", "diverged", "evicted", "namespace", "unseen", "too_short", "disabled")
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Why no more of a prompt was found in the prefix cache; the first `index` tokens of it were there.
+
+    `kind`, one of LOOKUPS: "complete" (all whole blocks were found), "diverged" (something else stands there: the token
+    `there`, and in this prompt `here`), "evicted" (it was there once), "namespace" (another namespace has it), "unseen"
+    (nothing stands there), "too_short" (there is no whole block before its last token), "disabled" (this request, or
+    nobody, uses the cache).
+    """
+
+    kind: str
+    index: int = 0
+    here: int | None = None
+    there: int | None = None
+
+    def __str__(self) -> str:
+        differs = f": token {self.here}, where {self.there} was seen" if self.here is not None else ""
+        return f"{self.kind.replace('_', ' ')} at {self.index}{differs}"
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request takes a row. `cached` leading tokens already stand in its blocks."""
+    """A request takes a row. `cached` leading tokens already stand in its blocks.
+
+    `lookup`: what its prompt was looked up for, the first time that it takes one.
+    """
 
     row: int
     request_id: str
     cached: int = 0
+    lookup: Lookup | None = None
 
 
 @dataclass(frozen=True, slots=True)

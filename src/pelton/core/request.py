@@ -1,8 +1,10 @@
 """What goes into the engine and what comes out, with vLLM's names and shapes."""
 
+import hashlib
 from dataclasses import dataclass, field, replace
 
 from pelton.core.params import SamplingParams
+from pelton.core.plan import Lookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,9 +13,11 @@ class Request:
 
     `params.seed` is never None here: whoever builds the request draws one. `arrival` is in seconds of the
     engine's clock. `stop_token_ids` joins the model's end tokens (unless ignore_eos) and the request's own.
+    `session_id`: its blocks are held when it is over, for the next request of that session; "": they are not.
     `bad_word_ids`: token sequences that must not be completed. `cache_salt`: prefixes are shared only between requests
     with the same one. Of n answers each is a Request of its own (see `children`): `child` counts them, `parent` is the
-    id of the first one, None for that one itself.
+    id of the first one, None for that one itself. `owner`: whose it is, where the order shares between owners.
+    `deadline`: when nobody waits for it any more, in seconds of the engine's clock; None: never.
     """
 
     request_id: str
@@ -28,6 +32,14 @@ class Request:
     cache_salt: str = ""
     child: int = 0
     parent: str | None = None
+    owner: str = ""
+    deadline: float | None = None
+    session_id: str = ""
+
+    @property
+    def session(self) -> tuple[str, str] | None:
+        """The name of its session in the engine, None where it has none. Of n answers the first one's is kept."""
+        return (self.cache_salt, self.session_id) if self.session_id and not self.child else None
 
     def children(self) -> "tuple[Request, ...]":
         """The n Requests that the engine works on; the first one has this one's id, and alone scores the prompt."""
@@ -41,6 +53,11 @@ class Request:
     def scores_prompt(self) -> bool:
         """Whether log-probabilities of the prompt's tokens are to be told."""
         return self.params.prompt_logprobs is not None and self.child == 0
+
+
+def owner_of_key(key: str) -> str:
+    """Who sends this API key, by a name from which the key cannot be read."""
+    return "key-" + hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +101,7 @@ class RequestOutput:
     """All that is known of a request so far.
 
     `seed` is the one used, also where none was given. `error` tells a failure, `error_code` one by the request's own
-    fault, as in RequestError.
+    fault, as in RequestError. `prefix_lookup`: why no more than `num_cached_tokens` were found, once it is computed.
     """
 
     request_id: str
@@ -98,3 +115,4 @@ class RequestOutput:
     error: str | None = None
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     error_code: str | None = None
+    prefix_lookup: Lookup | None = None

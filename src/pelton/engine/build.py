@@ -20,6 +20,9 @@ from pelton.core.needs import Claim
 from pelton.engine.capacity import CacheDemand, CacheSize, size_cache
 from pelton.engine.engine import Engine
 from pelton.engine.front import Front, build_front
+from pelton.engine.load.budget import StepBudget, choose_budget, timed_budget
+from pelton.engine.load.calibrate import timed_steps
+from pelton.engine.load.weights import owner_weights
 from pelton.engine.memory.disk import close_disk, disk_line, fingerprint, keep_when_idle, open_disk
 from pelton.engine.memory.host_space import host_slots
 from pelton.engine.needs import check_names, chosen_needs
@@ -130,11 +133,16 @@ def build(config: EngineConfig, clock: Clock | None = None) -> Parts:
     return parts
 
 
-def build_engine(config: EngineConfig, clock: Clock | None = None) -> EngineParts:
-    """The engine for one model, ready to step. Raises PeltonErrors that say what does not work and what would."""
+def build_engine(config: EngineConfig, clock: Clock | None = None, backend: Backend | None = None) -> EngineParts:
+    """The engine for one model, ready to step. Raises PeltonErrors that say what does not work and what would.
+
+    `backend`: one to run on in place of that which the settings name.
+    """
     clock = clock or SystemClock()
     phases = Phases(clock)
     chosen = _choose(config)
+    if backend is not None:
+        chosen = replace(chosen, backend=backend)
     with ExitStack() as opened:
         checkpoint = _open(config, phases, opened)
         inner = _build(config, chosen, checkpoint, clock, phases)
@@ -166,7 +174,8 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             scheme = scheme_name(module.storages.values())
             needs = chosen_needs(scheme, config.cache.kv_codec, config.model.quantization)
             refuse_conflicts({**needs, f"activations {config.model.activations}": NEEDS[config.model.activations]})
-            config = _costed(config, module)
+            budget = _budget(chosen.backend, module, config)
+            config = _costed(replace(config, schedule=budget.of(config.schedule)), module)
         with phases.phase("compile"):
             executable = _compile(chosen.backend, module, config)
             opened.callback(executable.close)
@@ -176,6 +185,7 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             size = _size(machine, module, executable, config)
             executable.allocate(size.blocks)
             executable.blocks().reserve(size.slots)
+            budget, config = _timed(budget, config, executable, module, clock)
         disk = None
         if config.cache.kv_disk_bytes and config.cache.enable_prefix_caching:
             with phases.phase("disk"):
@@ -184,7 +194,7 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
         engine = _engine(executable, chosen.order, config, size, module, clock, disk)
         if disk is not None:
             opened.callback(close_disk, disk, engine.scheduler, executable, clock)
-            engine.on_idle = partial(keep_when_idle, engine.scheduler, executable)
+            engine.scheduler.tiers.on_idle = partial(keep_when_idle, engine.scheduler, executable)
         ends = frozenset(token for token in checkpoint.special_tokens.eos_ids if token < module.vocab)
         weights = SCHEMES.get(scheme)().describe(
             module.storages.values(), exact=_exact(config), inputs=described(module)
@@ -193,13 +203,11 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
         told = (*override_notes(config.model.hf_overrides), *record.notes)
         positions = length_notes(record, config.model.max_model_len)
         notes = (*told, *positions, *machine.notes, *changes, *_lossy(weights), *size.notes)
+        report = _report(machine, module, config, size, executable, phases, weights, notes)
         return EngineParts(
             engine=engine,
             executable=executable,
-            report=replace(
-                _report(machine, module, config, size, executable, phases, weights, notes),
-                disk=disk_line(disk, config.cache.kv_disk_bytes),
-            ),
+            report=replace(report, step=budget.why, disk=disk_line(disk, config.cache.kv_disk_bytes)),
             limits=PromptLimits(module.vocab, engine.scheduler.max_len, ends),
             config=config,
             opened=opened.pop_all(),
@@ -223,6 +231,32 @@ def _costed(config: EngineConfig, module: Module) -> EngineConfig:
     return replace(config, schedule=replace(config.schedule, context_cost=context_cost(module)))
 
 
+def _budget(backend: Backend, module: Module, config: EngineConfig) -> StepBudget:
+    """How many tokens a step takes. What is kept of a machine is of the default arithmetic."""
+    rates, rounded = None, config.model.activations == "int8"
+    if config.schedule.itl_target_ms and config.schedule.max_num_seqs > 1 and not _exact(config):
+        rates = backend.rates(config.backend.threads, module.weight_bytes, rounded=rounded)
+    return choose_budget(module, config.schedule, rates)
+
+
+def _timed(
+    budget: StepBudget, config: EngineConfig, executable: Executable, module: Module, clock: Clock
+) -> tuple[StepBudget, EngineConfig]:
+    """By steps of the executable, where nobody has measured the machine."""
+    if not budget.open:
+        return budget, config
+    found = timed_budget(budget, config.schedule, *timed_steps(executable, module.vocab, clock))
+    return found, replace(config, schedule=found.of(config.schedule))
+
+
+def _order(config: EngineConfig) -> Order:
+    """The order of requests, with the weights of their owners."""
+    order = ORDERS.get(config.schedule.scheduling_policy)()
+    if config.schedule.fairness_weights is not None:
+        order.weigh(owner_weights(config.schedule.fairness_weights))
+    return order
+
+
 def _choose(config: EngineConfig) -> _Chosen:
     """UnknownNameError for a name that no registry has; BackendError for a codec that no kernel knows, and for a
     backend whose packages are not installed.
@@ -230,7 +264,7 @@ def _choose(config: EngineConfig) -> _Chosen:
     check_names(config)
     backend = config.backend.backend
     codec = KV_CODECS.get(config.cache.kv_codec)()
-    chosen = _Chosen(BACKENDS.get(backend)(), codec, ORDERS.get(config.schedule.scheduling_policy)())
+    chosen = _Chosen(BACKENDS.get(backend)(), codec, _order(config))
     if codec.layout != UNCODED:
         raise BackendError(
             f"kv_codec={config.cache.kv_codec!r} stores keys and values as {codec.layout!r}, for which the {backend} "

@@ -7,8 +7,8 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from pelton.core.config import CacheSection, beyond
-from pelton.core.errors import CapacityError
+from pelton.core.config import CacheSection
+from pelton.core.errors import CapacityError, beyond
 from pelton.kv.group import most_blocks
 
 FREE_SHARE = 4  # the default cache takes at most a fourth of the free memory

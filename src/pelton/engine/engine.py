@@ -11,9 +11,11 @@ import msgspec
 
 from pelton.core.clock import Clock
 from pelton.core.counters import Counters
-from pelton.core.events import Event, RequestFinished, RequestPreempted, TokensGenerated
+from pelton.core.events import Event, RequestFinished, RequestPreempted, RequestScheduled, TokensGenerated
 from pelton.core.plan import StepPlan
 from pelton.core.request import Request
+from pelton.engine.load.advice import Advice
+from pelton.engine.load.deadlines import Deadlines
 from pelton.engine.open_request import OpenRequest
 from pelton.engine.step import Done, run_step
 from pelton.runner.runner import Runner
@@ -28,8 +30,7 @@ class Engine:
     """Not thread-safe: one caller adds, steps and aborts.
 
     `stats` describe the state after the last step. `last_plan` is the plan of the last step, also of one that broke;
-    `on_plan`, where set, is told each plan before it is run, `on_idle` when no request is open any more. `coordinates`:
-    see OpenRequest.
+    `on_plan`, where set, is told each plan before it is run. `coordinates`: see OpenRequest.
     """
 
     def __init__(
@@ -47,7 +48,6 @@ class Engine:
         self.runner = runner
         self.stats = scheduler.stats()
         self.on_plan: Callable[[StepPlan], None] | None = None
-        self.on_idle: Callable[[], None] | None = None
         self.last_plan: StepPlan | None = None
         self._schedule_seconds = 0.0
         self._block_size = block_size
@@ -55,6 +55,8 @@ class Engine:
         self._open: dict[str, OpenRequest] = {}
         self._untold: list[Event] = []
         self._just_ended: dict[str, str] = {}
+        self._deadlines = Deadlines()
+        self._advice = Advice(scheduler.limits.max_num_seqs)
 
     @property
     def has_work(self) -> bool:
@@ -75,20 +77,26 @@ class Engine:
                 parent=request.parent if request.parent in self._open else None,
                 scored=request.scores_prompt,
                 settles=settles(request),
+                owner=request.owner,
+                session=request.session,
             )
         )
         self.runner.add(request)
         self._open[request.request_id] = new
+        self._deadlines.add(request)
 
     def step(self) -> list[Event]:
-        """Computes one step and tells what happened since the last one.
+        """Computes one step and tells what happened since the last one. Requests whose time is up end before it.
 
         If the step itself breaks, its exception is raised, and the next step tells all open requests' failure: what a
         broken step left half done cannot be told.
         """
+        began = self.clock.now()
+        for late in self._deadlines.late(began):
+            self.counters.add("timed_out")
+            self._end(late)
         events, self._untold = self._untold, []
         self._just_ended = {}
-        began = self.clock.now()
         try:
             done = run_step(self.scheduler, self.runner, self._open, self.clock, self._planned)
         except BaseException as error:
@@ -99,6 +107,7 @@ class Engine:
             self._count(event)
             if isinstance(event, RequestFinished):
                 self._open.pop(event.request_id, None)
+                self._deadlines.over(event.request_id)
                 self._just_ended[event.request_id] = event.reason
         if self._just_ended:
             self._check_if_idle()
@@ -143,6 +152,7 @@ class Engine:
 
     def _end(self, event: RequestFinished) -> None:
         del self._open[event.request_id]
+        self._deadlines.over(event.request_id)
         self.scheduler.finish(event.request_id)
         self.runner.forget(event.request_id)
         self._untold.append(event)
@@ -171,15 +181,19 @@ class Engine:
             step_steps=done.steps,
             backend_seconds_total=self.stats.backend_seconds_total + done.seconds,
         )
+        for said in self._advice.saw(done.events, self.stats, began):
+            _log.warning("%s", said)
 
     def _check_if_idle(self) -> None:
-        """Nothing may be held once the last request is gone. A failure is told and counted; the engine goes on."""
+        """Nothing but sessions may hold anything once the last request is gone. A failure is told and counted; the
+        engine goes on.
+        """
         if self._open:
             return
-        if self.on_idle is not None:
-            self.on_idle()
+        if self.scheduler.tiers.on_idle is not None:
+            self.scheduler.tiers.on_idle()
         stats = self.scheduler.stats()
-        if not (stats.running or stats.waiting or stats.kv_usage):
+        if not (stats.running or stats.waiting or stats.held_blocks != stats.session_blocks):
             return
         try:
             self.check()
@@ -194,6 +208,8 @@ class Engine:
                 self.counters.add("generated_tokens", len(tokens))
             case RequestPreempted():
                 self.counters.add("preemptions")
+            case RequestScheduled(request_id=name, cached_tokens=cached, lookup=lookup) if lookup is not None:
+                _log.debug("request %s: %d tokens of its prompt were cached; %s", name, cached, lookup)
             case RequestFinished(reason=reason):
                 self.counters.add(f"finished_{reason}")
             case _:

@@ -195,6 +195,11 @@ def work_done(llm: LLM) -> dict[str, int]:
     return llm._parts.inner.executable.counters()
 
 
+def end_tokens(llm: LLM) -> frozenset[int]:
+    """The ids by which the open model ends an answer."""
+    return llm._parts.inner.limits.end_ids
+
+
 def _pieces(session: Session, request: Request) -> Iterator[StreamPiece]:
     """The request's pieces; it joins at the first one, and is out of the engine once the iterator is closed."""
     try:

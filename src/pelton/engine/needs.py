@@ -9,10 +9,11 @@ from typing import Protocol, TypeVar
 from pelton.backends import BACKENDS
 from pelton.constraints import GRAMMARS
 from pelton.core.compat import matrix
-from pelton.core.config import EngineConfig
-from pelton.core.errors import UnknownNameError
+from pelton.core.config import EngineConfig, ScheduleSection
+from pelton.core.errors import SettingError, UnknownNameError
 from pelton.core.needs import Needs
 from pelton.core.registry import Registry, parse_choice
+from pelton.engine.load.weights import owner_weights
 from pelton.kv import KV_CODECS, KV_POLICIES
 from pelton.quant import QUANTIZATIONS, SCHEMES, method_for
 from pelton.sampling import STEPS
@@ -53,6 +54,20 @@ def check_names(config: EngineConfig) -> None:
             raise UnknownNameError(f"{setting}={value!r} cannot work.", f"It must be {what}{', '.join(known)}.")
     if config.model.quantization is not None:
         method_for("quantization", config.model.quantization)
+    _check_weights(config.schedule)
+
+
+def _check_weights(schedule: ScheduleSection) -> None:
+    """SettingError for weights that are none, and where no order looks at them."""
+    if schedule.fairness_weights is None:
+        return
+    owner_weights(schedule.fairness_weights)
+    if not ORDERS.get(schedule.scheduling_policy).heeds_owner:
+        heeding = [name for name in ORDERS if ORDERS.get(name).heeds_owner]
+        raise SettingError(
+            "fairness_weights would have no effect.",
+            f"Leave it out, or set scheduling_policy to {' or '.join(heeding)}.",
+        )
 
 
 def chosen_needs(scheme: str, codec: str, quantization: str | None = None) -> dict[str, Needs]:

@@ -20,31 +20,37 @@ NO_TOKEN = FAULTS[FAULT_NO_TOKEN]  # by the request's own wishes; what it comput
 class OpenRequest:
     """A request the engine works on; `generated` were drawn for it so far. It is the BlockKeys of its prefix.
 
-    `coordinates`: digest of what its keys and values are computed with (program.coordinates).
+    `coordinates`: digest of what its keys and values are computed with (program.coordinates). `namespace`: these and
+    the salt, each with its length in front.
     """
 
     request: Request
     block_size: int
     generated: list[int] = field(default_factory=list)
     coordinates: bytes = b""
+    namespace: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        salt = self.request.cache_salt.encode("utf-8", "surrogatepass")
+        self.namespace = b"".join(len(one).to_bytes(4, "little") + one for one in (self.coordinates, salt))
 
     def key(self, block: int) -> bytes:
-        """The int32 ids of a full block of known tokens; in front of the first block's, the coordinates and the salt,
-        each with its length.
+        """The int32 ids of a full block of known tokens."""
+        ids = self._ids(block, len(self.request.prompt_token_ids) + len(self.generated))
+        assert len(ids) == self.block_size, f"block {block} of {self.request.request_id} has {len(ids)} known tokens"
+        return ids.tobytes()
 
-        Two requests have the same key at a place behind equal ones exactly if they begin alike and may share.
-        """
+    def part(self, block: int) -> bytes:
+        """The int32 ids of those tokens of a block that are known, without the last known one."""
+        return self._ids(block, len(self.request.prompt_token_ids) + len(self.generated) - 1).tobytes()
+
+    def _ids(self, block: int, known: int) -> "array[int]":
         prompt, size = self.request.prompt_token_ids, self.block_size
-        start, end = block * size, (block + 1) * size
+        start, end = block * size, min((block + 1) * size, known)
         ids = array("i", prompt[start:end])
         if end > len(prompt):
             ids.extend(self.generated[max(start - len(prompt), 0) : end - len(prompt)])
-        assert len(ids) == size, f"block {block} of {self.request.request_id} has {len(ids)} known tokens"
-        if block:
-            return ids.tobytes()
-        salt = self.request.cache_salt.encode("utf-8", "surrogatepass")
-        head = (len(part).to_bytes(4, "little") + part for part in (self.coordinates, salt))
-        return b"".join(head) + ids.tobytes()
+        return ids
 
     def accept(self, result: RowResult, max_len: int) -> list[Event]:
         """Events of one step's result. Tokens after the one that ends the request are dropped and not counted.

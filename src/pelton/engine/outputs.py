@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from pelton.core.errors import RequestError
 from pelton.core.events import Event, PromptScored, RequestFinished, RequestScheduled, TokensGenerated
-from pelton.core.plan import TokenLogprobs
+from pelton.core.plan import Lookup, TokenLogprobs
 from pelton.core.request import CompletionOutput, Logprob, Request, RequestMetrics, RequestOutput
 from pelton.detokenize.output import OutputText
 from pelton.tokenize.tokenizer import Tokenizer
@@ -149,6 +149,7 @@ class Answer:
         self.sequences = {child.request_id: _Sequence(child, tokenizer) for child in request.children()}
         self._tokenizer = tokenizer
         self._cached = 0
+        self._lookup: Lookup | None = None
         self._error: str | None = None
         self._error_code: str | None = None
         self._left = len(self.sequences)
@@ -176,10 +177,10 @@ class Answer:
             return False
         met = False
         match event:
-            case RequestScheduled(cached_tokens=cached):
+            case RequestScheduled(cached_tokens=cached, lookup=lookup):
                 if self.metrics.first_scheduled is None:
                     # The others find what the first one computed, or found.
-                    self.metrics.first_scheduled, self._cached = began, cached
+                    self.metrics.first_scheduled, self._cached, self._lookup = began, cached, lookup
             case PromptScored():
                 self._score(event)
             case TokensGenerated():
@@ -227,6 +228,7 @@ class Answer:
             num_cached_tokens=self._cached,
             error=self._error,
             error_code=self._error_code,
+            prefix_lookup=self._lookup,
             prompt_logprobs=list(scores) if scores and len(scores) == len(request.prompt_token_ids) else None,
         )
 

@@ -177,6 +177,7 @@ class RequestMaker:
         request_id: str | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        session_id: str = "",
     ) -> Request:
         """The Request for one prompt: text (special tokens in it count as such) or token ids.
 
@@ -213,6 +214,7 @@ class RequestMaker:
             priority=self._priority(priority),
             bad_word_ids=bad_words,
             cache_salt=_well_formed("cache_salt", cache_salt if salt is None else salt),
+            session_id=_well_formed("session_id", session_id),
         )
 
     def _check_params(self, params: SamplingParams, room: int) -> None:

@@ -21,6 +21,7 @@ class StartReport:
     `kv_groups`: for each KV group (blocks with the null block, bytes of a block, window or None).
     `weight_bytes`: of the file, `held_bytes`: in memory. `weights`: how they are stored and multiplied.
     `activation_bytes`: working memory of the largest step. `placing`: how the threads share the cores.
+    `step`: why max_num_batched_tokens is what it is.
     `host_slots`: for each KV group, slots in which blocks of preempted requests wait. `disk`: what is kept in files.
     `notes`: sentences for the user, which are also logged as warnings.
     """
@@ -42,6 +43,7 @@ class StartReport:
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 1
     placing: str = ""
+    step: str = ""
     host_slots: tuple[int, ...] = ()
     disk: str = ""
 
@@ -95,6 +97,7 @@ class StartReport:
             *([f"swap     {self._swap_line()}"] if any(self.host_slots) else []),
             *([f"disk     {self.disk}"] if self.disk else []),
             f"room     concurrency: {fits}; max_num_seqs {self.max_num_seqs}",
+            f"step     at most {self.max_num_batched_tokens} tokens" + (f": {self.step}" if self.step else ""),
             f"backend  {self.backend}: {', '.join(filter(None, (self.isa, threads, self.placing)))}",
             f"start    {self.seconds:.2f} s ({phases})",
         ]

@@ -44,14 +44,14 @@ def run_step(
     RuntimeError where requests are open but none can go on: their waiters would ask for ever.
     """
     began = clock.now()
-    plan = scheduler.plan()
+    plan = scheduler.plan(began)
     planned(plan, clock.now() - began)
     if plan is None:
         if requests:
             raise RuntimeError(f"no progress with {len(requests)} open requests")
         return Done([])
     events: list[Event] = [RequestPreempted(request_id) for request_id in scheduler.preempted]
-    events += [RequestScheduled(admission.request_id, admission.cached) for admission in plan.admitted]
+    events += [RequestScheduled(one.request_id, one.cached, one.lookup) for one in plan.admitted]
 
     # Rows with a grammar would have their masks filled here; drawing and comparing drafts happen inside `run`.
     result = runner.run(plan)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from pelton.core.config import CacheSection
 from pelton.kv.group import Held, KVGroup
+from pelton.kv.node import Node
 from pelton.kv.pool import NULL_BLOCK
-from pelton.kv.prefix import Node, PrefixTree
+from pelton.kv.prefix import PrefixTree
 
 
 class Blocks:
@@ -121,7 +122,7 @@ class Blocks:
     def poison_nodes(self, nodes: Iterable[Node]) -> None:
         """The same for those of these nodes that are still in the tree, and all behind them."""
         for node in nodes:
-            if self.tree is not None and node.attached and node is not self.tree.root:
+            if self.tree is not None and node.attached and node.parent is not None:
                 self._poisoned.update(self.tree.drop(node))
 
     def take_scrubs(self) -> list[tuple[int, int]]:

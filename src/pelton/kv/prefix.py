@@ -1,42 +1,37 @@
 """PrefixTree: full blocks by the tokens they hold, so that requests that begin alike share them. Knows no request.
 
-A trie of blocks of tokens; the path to a node spells all tokens up to its block's end, compared exactly (no hashes). A
-node has a block for each KV group, or none where it was evicted. Papers: arXiv 2312.07104 (RadixAttention), 2309.06180.
-Invariant where no group has a window: whoever holds a node's block holds the blocks of all its ancestors and gives them
-back tail first; so a node falls out of use after its descendants, and the first is a leaf.
+A trie of blocks of tokens for each namespace; the path to a node spells all tokens up to its block's end, compared
+exactly (no hashes). A node has a block for each KV group, or none where it was evicted. Papers: arXiv 2312.07104
+(RadixAttention), 2309.06180. Invariant where no group has a window: whoever holds a node's block holds the blocks of
+all its ancestors and gives them back tail first; so a node falls out of use after its descendants, and the first is a
+leaf.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from pelton.kv.group import KVGroup, first_block
+from pelton.kv.node import Ghosts, Node
 from pelton.kv.pool import NULL_BLOCK
 
 
 class BlockKeys(Protocol):
     """What one request's blocks hold."""
 
-    def key(self, block: int) -> bytes:
-        """The tokens of this full block, all known, as bytes; block 0's key also has what else must agree (a salt)."""
+    @property
+    def namespace(self) -> bytes:
+        """What must agree beside the tokens: whoever has another one shares nothing with this request."""
         ...
 
+    def key(self, block: int) -> bytes:
+        """The tokens of this full block, all known, as bytes; each token takes equally many."""
+        ...
 
-class Node:
-    """One block of tokens; `blocks`: where its keys and values stand in each group, NULL_BLOCK: nowhere.
-
-    `computed`: the steps that fill them are done. `attached`: it is still in the tree.
-    """
-
-    __slots__ = ("attached", "blocks", "children", "computed", "key", "parent")
-
-    def __init__(self, key: bytes, groups: int, parent: "Node | None") -> None:
-        self.key = key
-        self.blocks = [NULL_BLOCK] * groups
-        self.parent = parent
-        self.children: dict[bytes, Node] = {}
-        self.computed = False
-        self.attached = True
+    def part(self, block: int) -> bytes:
+        """The same of a block that need not be full, without the last known token of the request."""
+        ...
 
 
 Evicted = Callable[[Node, int, int], None]
@@ -46,17 +41,19 @@ class PrefixTree:
     """Holds one reference of its own on each block in it; a block nobody else holds is *unused* and may be evicted.
 
     `most_unused`: blocks of a group that nobody uses and that are kept; what was unused longest goes first. None: any
-    number.
+    number. `ghosts`: what was evicted.
     """
 
     def __init__(self, groups: Sequence[KVGroup], block_size: int, most_unused: int | None = None) -> None:
-        self.root = Node(b"", len(groups), None)
         self.evictions = 0
         self.evicted: Evicted | None = None  # is told of a block that goes: its node, group and number
+        self.ghosts = Ghosts()
         self._groups = tuple(groups)
         self._block_size = block_size
         self._most_unused = most_unused
         self._windowless = all(group.window is None for group in groups)
+        # A root lives as long as somebody has it: a child, or a table that may get one.
+        self._roots: WeakValueDictionary[bytes, Node] = WeakValueDictionary()
         self._nodes: tuple[dict[int, Node], ...] = tuple({} for _ in groups)
         self._unused: tuple[OrderedDict[int, Node], ...] = tuple(OrderedDict() for _ in groups)
 
@@ -64,6 +61,17 @@ class PrefixTree:
     def num_blocks(self) -> int:
         """Blocks of all groups."""
         return sum(len(nodes) for nodes in self._nodes)
+
+    def roots(self) -> Iterator[Node]:
+        """Of all namespaces that have nodes."""
+        return (root for root in self._roots.values() if root.children)
+
+    def root_of(self, namespace: bytes) -> Node:
+        """Where the paths of a namespace begin; always the same node while somebody has it."""
+        root = self._roots.get(namespace)
+        if root is None:
+            root = self._roots[namespace] = Node(namespace, len(self._groups), None)
+        return root
 
     def num_unused(self, group: int) -> int:
         """Blocks of a group that only the tree holds."""
@@ -78,14 +86,14 @@ class PrefixTree:
 
         In each group all blocks must be there that the first token behind the path sees. Takes no reference.
         """
-        node, found = self.root, list[Node]()
+        node, found = self.root_of(keys.namespace), list[Node]()
         while len(found) < most and node.children:
             child = node.children.get(keys.key(len(found)))
             if child is None:
                 break
             node = child
             found.append(node)
-        return found if self._windowless else found[: self._reach(found)]
+        return found if self._windowless else found[: _reach(found, self._groups, self._block_size)]
 
     def insert(self, parent: Node, key: bytes, blocks: Sequence[int]) -> Node | None:
         """Blocks that somebody holds become a node; None (nothing changed) where its place is taken or gone.
@@ -96,7 +104,7 @@ class PrefixTree:
             return None
         node = parent.children.get(key)
         if node is None:
-            node = parent.children[key] = Node(key, len(self._groups), parent)
+            node = parent.add(key)
         for group, block in enumerate(blocks):
             if block == NULL_BLOCK or node.blocks[group] != NULL_BLOCK:
                 continue
@@ -130,8 +138,9 @@ class PrefixTree:
         self.evictions += 1
         if self.evicted is not None:
             self.evicted(node, group, block)
+        self.ghosts.add(node.digest)
         self._forget(group, node)
-        self._prune(node)
+        _prune(node)
 
     def drop(self, node: Node) -> list[tuple[int, int]]:
         """A node and all behind it leave the tree, in use or not; returns their blocks as (group, block)."""
@@ -146,27 +155,27 @@ class PrefixTree:
                 if block != NULL_BLOCK:
                     self._unused[group].pop(block, None)
                     self._forget(group, gone)
-            _detach(gone)
+            gone.detach()
         if node.parent is not None:
-            self._prune(node.parent)
+            _prune(node.parent)
         return blocks
 
     def reset(self) -> None:
-        """Frees every block nobody uses."""
+        """Frees every block nobody uses, and remembers nothing of them."""
         for group, unused in enumerate(self._unused):
             while unused:
                 _, node = unused.popitem(last=False)
                 self._forget(group, node)
-                self._prune(node)
+                _prune(node)
+        self.ghosts.clear()
 
     def check(self) -> None:
         """Asserts that nodes, references and the order of the unused ones agree."""
-        counted, stack = [0] * len(self._groups), [self.root]
+        counted, stack = [0] * len(self._groups), list(self._roots.values())
         while stack:
             node = stack.pop()
-            assert node.attached
-            for key, child in node.children.items():
-                assert child.parent is node and child.key == key
+            node.check()
+            for child in node.children.values():
                 assert child.children or any(child.blocks), "a leaf without a block"
                 assert not self._windowless or all(child.blocks), "a hole in a path"
                 for group, block in enumerate(child.blocks):
@@ -182,36 +191,32 @@ class PrefixTree:
             if self._windowless:
                 _check_leaves_go_first(number, unused)
 
-    def _reach(self, path: Sequence[Node]) -> int:
-        reach, runs, size = 0, [0] * len(self._groups), self._block_size
-        for depth, node in enumerate(path, 1):
-            whole = True
-            for number, group in enumerate(self._groups):
-                runs[number] = runs[number] + 1 if node.blocks[number] != NULL_BLOCK else 0
-                whole &= runs[number] >= depth - first_block(group.window, depth * size, size)
-            if whole:
-                reach = depth
-        return reach
-
     def _forget(self, group: int, node: Node) -> None:
         """A node has no block in a group any more."""
         block, node.blocks[group] = node.blocks[group], NULL_BLOCK
         del self._nodes[group][block]
         self._groups[group].pool.drop(block)
 
-    def _prune(self, node: Node) -> None:
-        """Nodes that hold nothing and lead to nothing go."""
-        while node.parent is not None and not node.children and not any(node.blocks):
-            parent = node.parent
-            _detach(node)
-            node = parent
+
+def _reach(path: Sequence[Node], groups: Sequence[KVGroup], size: int) -> int:
+    """How many leading nodes of a path a request can begin with."""
+    reach, runs = 0, [0] * len(groups)
+    for depth, node in enumerate(path, 1):
+        whole = True
+        for number, group in enumerate(groups):
+            runs[number] = runs[number] + 1 if node.blocks[number] != NULL_BLOCK else 0
+            whole &= runs[number] >= depth - first_block(group.window, depth * size, size)
+        if whole:
+            reach = depth
+    return reach
 
 
-def _detach(node: Node) -> None:
-    """The node is in the tree no more."""
-    assert node.parent is not None and node.attached
-    node.attached = False
-    del node.parent.children[node.key]
+def _prune(node: Node) -> None:
+    """Nodes that hold nothing and lead to nothing go."""
+    while node.parent is not None and not node.children and not any(node.blocks):
+        parent = node.parent
+        node.detach()
+        node = parent
 
 
 def _check_leaves_go_first(group: int, unused: OrderedDict[int, Node]) -> None:

@@ -9,22 +9,25 @@ from collections.abc import Sequence
 
 from pelton.kv.blocks import Blocks
 from pelton.kv.group import Held, first_block, most_blocks
+from pelton.kv.node import Node
 from pelton.kv.pool import NULL_BLOCK
-from pelton.kv.prefix import BlockKeys, Node
+from pelton.kv.prefix import BlockKeys
 
 
 class BlockTable:
     """Grows by whole blocks and is emptied at once. `node` None: no more of its blocks enter the tree."""
 
-    __slots__ = ("_adopted", "_blocks", "_passed", "_source", "depth", "node")
+    __slots__ = ("_adopted", "_blocks", "_passed", "_root", "_source", "depth", "node")
 
-    def __init__(self, source: Blocks) -> None:
+    def __init__(self, source: Blocks, namespace: bytes = b"") -> None:
+        """`namespace`: of what will enter the tree (see BlockKeys)."""
         self._source = source
         self._blocks: list[list[int]] = [[] for _ in source.groups]
         self._passed = [0] * len(source.groups)  # entries behind the window
         self._adopted = 0  # entries it began with
         self.depth = 0
-        self.node: Node | None = source.tree.root if source.tree else None
+        self._root = source.tree.root_of(namespace) if source.tree is not None else None
+        self.node: Node | None = self._root
 
     @property
     def blocks(self) -> Held:
@@ -167,5 +170,5 @@ class BlockTable:
         self._blocks = [[] for _ in held]
         self._passed = [0] * len(held)
         self.depth = self._adopted = 0
-        self.node = self._source.tree.root if self._source.tree else None
+        self.node = self._root
         self._source.release(held)

@@ -6,7 +6,10 @@ from pelton.schedule.order import Order
 ORDERS: Registry[type[Order]] = Registry(
     "order",
     {
+        "fair": "pelton.schedule.orders.fair:FairShares",
         "fcfs": "pelton.schedule.orders.fcfs:FirstComeFirstServed",
+        "lpm": "pelton.schedule.orders.lpm:LongestPrefixMatch",
         "priority": "pelton.schedule.orders.priority:Priority",
+        "sjf": "pelton.schedule.orders.sjf:ShortestJobFirst",
     },
 )

@@ -9,7 +9,7 @@ from math import ceil, sqrt
 
 from pelton.core.plan import Admission, RowPlan, StateOp, StepPlan
 from pelton.kv.group import Held
-from pelton.kv.prefix import Node
+from pelton.kv.node import Node
 from pelton.schedule.tracked import Start, Tracked
 
 
@@ -83,6 +83,7 @@ class Draft:
         request.table.adopt(start.blocks, start.mixed)
         request.computed = start.cached
         request.shared, request.copied = start.full, bool(start.source or start.loads)
+        request.origin = start.origin
         restored = request.table.restore(start.cached) if start.loads else ()
         if restored is None:
             return False
@@ -94,7 +95,7 @@ class Draft:
         self.new_blocks[request.row] = blocks
         for group, source in enumerate(start.source):
             self.copies.append(StateOp("copy", source, blocks[group][start.full], group))
-        self.admitted.append(Admission(request.row, request.request_id, start.cached))
+        self.admitted.append(Admission(request.row, request.request_id, start.cached, start.lookup))
         return True
 
     def place(self, request: Tracked, count: int) -> None:
@@ -102,7 +103,7 @@ class Draft:
         assert request.row is not None
         start, asked = request.computed, request.asked
         end = start + count
-        self.budget -= self._charge(start, count)
+        self.budget -= count if count < 2 else self._charge(start, count)
         scored = max(0, min(end, asked.prompt - 1) - start) if asked.scored else 0
         self.rows.append(RowPlan(request.row, start, count, 0, end == request.total, scored))
         if request.table.fills(end) and (keys := request.gives) is not None:

@@ -13,7 +13,7 @@ from pelton.kv.group import most_blocks
 from pelton.kv.pool import NULL_BLOCK
 from pelton.schedule.draft import Draft
 from pelton.schedule.forks import Forks
-from pelton.schedule.order import Order
+from pelton.schedule.gate import Gate
 from pelton.schedule.places import Places
 from pelton.schedule.sharing import Sharing
 from pelton.schedule.tiers.tiers import Tiers
@@ -26,10 +26,10 @@ class Planner:
     """`preemptions` counts requests that lost their blocks, for whatever reason."""
 
     def __init__(
-        self, order: Order, places: Places, blocks: Blocks, forks: Forks, sharing: Sharing, tiers: Tiers
+        self, gate: Gate, places: Places, blocks: Blocks, forks: Forks, sharing: Sharing, tiers: Tiers
     ) -> None:
         self.preemptions = 0
-        self.order = order
+        self.gate = gate
         self._places = places
         self._blocks = blocks
         self._forks = forks
@@ -37,37 +37,41 @@ class Planner:
         self._tiers = tiers
         self._refused: tuple[Tracked | None, tuple[int, ...]] = (None, ())
 
-    def draft(self, limits: ScheduleSection) -> Draft:
-        """The next step; without rows where there is nothing to compute."""
+    def draft(self, limits: ScheduleSection, now: float = 0.0) -> Draft:
+        """The next step; without rows where there is nothing to compute. `now`: see QueueView."""
+        remaining = [request.total - request.computed for request in self._places.running]
         draft = Draft(
             budget=limits.max_num_batched_tokens,
             most=min(limits.max_num_batched_tokens, limits.long_prefill_token_threshold or sys.maxsize),
-            cap=limits.long_prefill_token_threshold,
-            decodes=sum(request.total - request.computed == 1 for request in self._places.running),
+            cap=self._cap(limits, remaining),
+            decodes=remaining.count(1),
             context_cost=limits.context_cost or 0.0,
         )
         self._continue_running(draft)
         # What was taken away is not given to another at once.
-        if not draft.preempted:
-            self._admit_waiting(draft)
-        self._wait_for_files(draft)
-        if not draft.rows and self._forks.give_back(force=True):
-            self._admit_waiting(draft)
-            self._wait_for_files(draft)
+        if draft.preempted:
+            self.gate.ran_short()
+        else:
+            self._admit_waiting(draft, now)
+        self._wait_for_files(draft, now)
+        # Nobody waits for what is only held.
+        while not draft.rows and self._places.waiting and self._give_back(force=True):
+            self._admit_waiting(draft, now)
+            self._wait_for_files(draft, now)
         for blocks in draft.spent:
             self._blocks.release(blocks)
         return draft
 
-    def _wait_for_files(self, draft: Draft) -> None:
+    def _wait_for_files(self, draft: Draft, now: float) -> None:
         """Where nobody has anything to compute but for what comes from files, that is waited for; but not for ever."""
         for _ in range(FILE_WAITS):
             if draft.rows or not self._tiers.wait():
                 return
-            self._admit_waiting(draft)
+            self._admit_waiting(draft, now)
         if not draft.rows:
             self._tiers.abandon()
             self._refused = None, ()
-            self._admit_waiting(draft)
+            self._admit_waiting(draft, now)
 
     def preempt(self, request: Tracked, *, keep: bool = True) -> None:
         """The request waits again. What it has computed of its prompt and its drawn tokens is saved, if it pays and it
@@ -78,12 +82,18 @@ class Planner:
         request.table.release()
         self._places.leave(request)
         request.computed = request.shared = 0
-        request.copied = False
+        request.copied, request.origin = False, None
         self._places.wait(request)
         self.preemptions += 1
 
+    def over(self, request: Tracked) -> None:
+        """A request ended; it still has its place."""
+        self.gate.over(request)
+        if request is self._refused[0]:
+            self._refused = None, ()
+
     def _continue_running(self, draft: Draft) -> None:
-        """Where blocks run out, families give theirs back, then later requests lose theirs.
+        """Where blocks run out, families and sessions give theirs back, then later requests lose theirs.
 
         Prompts leave a token of the budget for each decode behind them. That is always possible: whoever is admitted
         gets a token of what the others left over, so there are never more running requests than tokens in the budget.
@@ -95,13 +105,17 @@ class Planner:
             remaining = request.total - request.computed
             decodes = remaining == 1
             draft.decodes -= decodes
+            if decodes and draft.budget and request.total <= request.table.capacity:
+                draft.place(request, 1)  # as below, for what most requests do in most steps
+                place += 1
+                continue
             share = draft.budget if decodes else draft.budget - draft.decodes
             count = draft.cut(request.computed, remaining, share)
             while count and not draft.reserve(request, count):
-                if self._forks.give_back():
+                if self._give_back():
                     continue
                 later = running[place + 1 :]
-                victim = place + 1 + self.order.victim(later) if later else place
+                victim = place + 1 + self.gate.victim(later) if later else place
                 gone = running.pop(victim)
                 draft.decodes -= victim > place and gone.remaining == 1
                 self.preempt(gone)
@@ -115,8 +129,8 @@ class Planner:
             place += 1
         assert draft.decodes == 0 <= draft.budget, f"{draft.decodes} decodes left over, budget {draft.budget}"
 
-    def _admit_waiting(self, draft: Draft) -> None:
-        """In rank order, until one does not fit. Those that wait for what another computes are passed over."""
+    def _admit_waiting(self, draft: Draft, now: float) -> None:
+        """As the gate says, until one does not fit. Those that wait for what another computes are passed over."""
         waiting = self._places.waiting
         if not waiting or not self._places.free_rows or not draft.budget:
             return
@@ -124,25 +138,41 @@ class Planner:
         promised = [0] * len(self._blocks.groups)
         for request in self._places.running:
             _add(promised, request.table.wanted(request.total, step))
-        place = 0
-        while place < len(waiting) and self._places.free_rows and draft.budget:
-            request = waiting[place]
-            # One block more for each running request: its next tokens must not preempt at once who is admitted here.
+        for request in self.gate.queue(waiting, now):
+            if not self._places.free_rows or not draft.budget:
+                return
             room = self._room(promised)
             if request is self._refused[0] and not _more(room, self._refused[1]):
                 return  # nothing became free: do not look for its prefix again
             start = self._start(request)
             if start is None:
-                place += 1
                 continue
             if not self._begin(draft, request, start, promised):
                 self._refused = request, room
                 return
+            self._refused = None, ()
             _add(promised, request.table.wanted(request.total, step))
 
+    def _cap(self, limits: ScheduleSection, remaining: Sequence[int]) -> int:
+        """Most tokens of one request. With a target for the gaps, and no word of the user, half of a step while a long
+        prompt is computed and a short one is there that may end beside it.
+        """
+        if limits.long_prefill_token_threshold or not limits.itl_target_ms:
+            return limits.long_prefill_token_threshold
+        half = limits.max_num_batched_tokens // 2
+        if max(remaining, default=0) <= limits.max_num_batched_tokens:
+            return 0
+        waits = self._places.waiting[:1] if self._places.free_rows and self._refused[0] is None else []
+        short = any(1 < tokens <= half for tokens in (*remaining, *(request.total for request in waits)))
+        return half if short else 0
+
+    def _give_back(self, *, force: bool = False) -> bool:
+        """Blocks that nobody computes with are available again; False where there are none. `force`: see Forks."""
+        return self._forks.give_back(force) or self._sharing.sessions.give_back()
+
     def _room(self, promised: Sequence[int]) -> tuple[int, ...]:
-        running = len(self._places.running)
-        return tuple(free - asked - running for free, asked in zip(self._blocks.available, promised, strict=True))
+        kept = self.gate.reserve * len(self._places.running)
+        return tuple(free - asked - kept for free, asked in zip(self._blocks.available, promised, strict=True))
 
     def _start(self, request: Tracked) -> Start | None:
         start = self._tiers.swap.start(request)
@@ -156,11 +186,15 @@ class Planner:
 
     def _begin(self, draft: Draft, request: Tracked, start: Start, promised: Sequence[int]) -> bool:
         """The request runs; False (nothing changed) where the blocks do not suffice for what all running ones know."""
-        # What it shares may have been unused, and so available, until now.
-        self._blocks.share(start.blocks)
-        if _more(self._asked(request, start, draft.most), self._room(promised)):
-            self._blocks.release(start.blocks)
-            return False
+        if not self._take(request, start, draft.most, promised):
+            if start.origin is None:
+                return False
+            # The block to copy from needs a place beside the request's own while the step is planned.
+            whole = self._sharing.start(request, self._places.running, parts=False)
+            if whole is None or not self._take(request, whole, draft.most, promised):
+                return False
+            start = whole
+        draft.spent.append(start.copied)
         if self._forks.family(request) is None:
             self._sharing.began(request, start)
         else:
@@ -168,10 +202,24 @@ class Planner:
         self._tiers.began(request, start)
         count = draft.cut(start.cached, request.total - start.cached, draft.budget)
         self._places.run(request)
+        self.gate.began(request)
         reserved = draft.admit(request, start, count)
         assert reserved, f"{request.request_id}: {self._blocks.available} blocks available, {promised} promised"
         draft.place(request, count)
         return True
+
+    def _take(self, request: Tracked, start: Start, step: int, promised: Sequence[int]) -> bool:
+        """References on all that the request begins with; False (nothing changed) if the rest does not fit beside it.
+
+        What it begins with may have been unused, and so available, until now.
+        """
+        self._blocks.share(start.blocks)
+        self._blocks.share(start.copied)
+        if not _more(self._asked(request, start, step), self._room(promised)):
+            return True
+        self._blocks.release(start.copied)
+        self._blocks.release(start.blocks)
+        return False
 
     def _asked(self, request: Tracked, start: Start, step: int) -> tuple[int, ...]:
         """Blocks of each group that the request will want beside those it begins with."""

@@ -19,6 +19,7 @@ from pelton.kv.table import BlockTable
 from pelton.kv.tiers.worker import Carrier
 from pelton.schedule.draft import Draft
 from pelton.schedule.forks import Forks
+from pelton.schedule.gate import Gate
 from pelton.schedule.order import Order
 from pelton.schedule.places import Places
 from pelton.schedule.planner import Planner
@@ -44,8 +45,8 @@ class Scheduler:
     """`max_len`: tokens (prompt and answer) a request may have, the smaller of the model's length and the pool.
 
     `limits` may be replaced between steps by others with as many rows. `series` decides how many decode steps are one
-    call, and is told how long they take; so are the `rates` of the `tiers`. `preempted` names who lost its blocks
-    between the last plan and the one before it or for the last plan.
+    call, and is told how long they take; so are the `rates` of the `tiers`. `sharing` knows what is kept of prefixes.
+    `preempted` names who lost its blocks between the last plan and the one before it or for the last plan.
     """
 
     def __init__(
@@ -64,11 +65,12 @@ class Scheduler:
         self._max_model_len = max_model_len
         self._blocks = Blocks(groups, block_size, cache)
         self._forks = Forks(self._blocks)
-        self._sharing = Sharing(self._blocks)
+        self.sharing = Sharing(self._blocks, cache)
         self._places = Places(limits.max_num_seqs)
         self.series = Series(self._blocks, self.max_len)
         self.tiers = Tiers(self._blocks, cache, disk)
-        self._planner = Planner(order, self._places, self._blocks, self._forks, self._sharing, self.tiers)
+        gate = Gate(order, self._forks, self.sharing)
+        self._planner = Planner(gate, self._places, self._blocks, self._forks, self.sharing, self.tiers)
         self._requests: dict[str, Tracked] = {}
         self._figures = _Figures()
         self._lost: list[str] = []
@@ -84,8 +86,9 @@ class Scheduler:
         parent = self._requests.get(request.parent) if request.parent is not None else None
         number = self._figures.added
         # Behind all with a smaller rank than the parent's, before all with a greater one.
-        rank = self._planner.order.rank(request, number) if parent is None else (*parent.rank, number)
-        tracked = Tracked(request, number, rank, BlockTable(self._blocks), total=request.prompt)
+        rank = self._planner.gate.rank(request, number) if parent is None else (*parent.rank, number)
+        table = BlockTable(self._blocks, b"" if request.keys is None else request.keys.namespace)
+        tracked = Tracked(request, number, rank, table, total=request.prompt)
         if parent is not None:
             self._forks.join(tracked, parent)
         self._figures.added += 1
@@ -116,7 +119,8 @@ class Scheduler:
         """The request is over, in whatever state it is: its row and blocks are free at once. KeyError if not open."""
         request = self._requests.pop(request_id)
         self._forks.over(request)
-        self._sharing.over(request)
+        self.sharing.over(request)
+        self._planner.over(request)
         self.tiers.over(request)
         self._places.leave(request)
         request.table.release()
@@ -150,26 +154,32 @@ class Scheduler:
         tree = self._blocks.tree
         shared = [(group, block) for group, blocks in enumerate(held) for block in blocks[: request.shared]]
         nodes = [tree.at(group, block) for group, block in shared] if tree is not None else []
+        nodes.append(request.origin)
         request.suspects = tuple(dict.fromkeys(node for node in nodes if node is not None))
         request.private = True
         self.preempt(request.request_id, keep=False)
         return True
 
     def reset_prefix_cache(self) -> None:
-        """Drops every cached block that nobody uses."""
+        """Drops every cached block that no request uses, and all sessions."""
+        self.sharing.sessions.end_all()
         if self._blocks.tree is not None:
             self._blocks.tree.reset()
         self.tiers.reset()
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
-    def plan(self) -> StepPlan | None:
-        """The next step, None where there is nothing to compute. A step that was never committed is taken back."""
+    def plan(self, now: float = 0.0) -> StepPlan | None:
+        """The next step, None where there is nothing to compute. A step that was never committed is taken back.
+
+        `now`: seconds of the clock that arrivals are told by.
+        """
         if self._open is not None:
             self._abandon(*self._open)
-        draft = self._planner.draft(self.limits)
+        self.sharing.sessions.expire(now)
+        draft = self._planner.draft(self.limits, now)
         step_is_full = self._places.free_rows and not draft.budget and not draft.preempted
-        waits = self._forks.deferred + self._sharing.deferred + self.tiers.deferred
+        waits = self._forks.deferred + self.sharing.deferred + self.tiers.deferred
         self._figures.deferred = self.num_waiting if step_is_full else waits
         self.preempted, self._lost = (*self._lost, *draft.preempted), []
         if not draft.rows:
@@ -200,6 +210,10 @@ class Scheduler:
             drawn = generated.get(row.row, 0)
             request.computed = row.start + row.count + steps - 1
             request.total += drawn
+            before = row.start if row.start > request.served else request.served
+            if request.computed > before:
+                request.served = request.computed
+                self._planner.gate.served(request, request.computed - before)
             if steps > 1 and request.table.fills(request.computed) and (keys := request.gives) is not None:
                 for node in request.table.enter(keys, request.computed):
                     node.computed = True
@@ -254,13 +268,15 @@ class Scheduler:
             kv_usage=max(used / total for used, total in zip(held, blocks.total, strict=True)),
             kv_waste=groups * (empty + self._forks.waste()) / places if places else 0.0,
             cached_blocks=sum(tree.num_unused(group) for group in range(groups)) if tree is not None else 0,
-            prefix_queries_total=self._sharing.asked,
-            prefix_hits_total=self._sharing.found,
-            prefix_inflight_total=self._sharing.in_flight,
+            prefix_queries_total=self.sharing.asked,
+            prefix_hits_total=self.sharing.found,
+            prefix_inflight_total=self.sharing.in_flight,
             prefix_evictions_total=tree.evictions if tree is not None else 0,
             preemptions_total=self._planner.preemptions,
             copied_blocks_total=self._figures.copied,
             **self.tiers.figures(),
+            session_blocks=self.sharing.sessions.num_blocks,
+            sessions=len(self.sharing.sessions),
             computed_tokens_total=self._figures.computed,
         )
 
@@ -268,7 +284,7 @@ class Scheduler:
         """Asserts that requests, rows and blocks add up, with the numbers where they do not."""
         self._blocks.check()
         self._places.check()
-        holders, tree = Counter(self._forks.check()), self._blocks.tree
+        holders, tree = Counter((*self._forks.check(), *self.sharing.sessions.check())), self._blocks.tree
         for request in self._requests.values():
             table = request.table
             holders.update((group, block) for group, own in enumerate(table.blocks) for block in own if block)

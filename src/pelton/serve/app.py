@@ -12,7 +12,7 @@ from pelton.serve.errors import answer_bug, answer_error
 from pelton.serve.metrics import Metrics
 from pelton.serve.middleware import ApiKey, BodyLimit, RootPath
 from pelton.serve.request_id import HEADER, RequestId
-from pelton.serve.routes import status
+from pelton.serve.routes import kv, status
 from pelton.serve.routes.chat import chat
 from pelton.serve.routes.completions import completions
 from pelton.serve.routes.infill import infill
@@ -36,6 +36,8 @@ ROUTES = (
     Route("/metrics", status.metrics),
     Route("/load", status.load),
     Route("/reset_prefix_cache", status.reset_prefix_cache, methods=["POST"]),
+    Route("/kv/tree", kv.tree),
+    Route("/end_session", kv.end_session, methods=["POST"]),
     Route("/openapi.json", status.openapi),
     Route("/", status.root),
 )
@@ -69,7 +71,7 @@ def _middleware(settings: ServeSettings) -> list[Middleware]:
                 allow_origins=settings.allowed_origins,
                 allow_methods=("*",),
                 allow_headers=("*",),
-                expose_headers=(HEADER, "X-Pelton-Ignored"),
+                expose_headers=(HEADER, "X-Pelton-Ignored", "X-Pelton-Cache"),
             )
         )
     chain.append(Middleware(RootPath, root_path=settings.root_path))

@@ -12,13 +12,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from pelton.core.errors import CapacityError, EngineDeadError, OverloadedError, PeltonError, RequestError
+from pelton.engine.load.deadlines import LATE
 from pelton.serve.request_id import HEADER, request_id_of
 
 LOG = logging.getLogger("pelton.serve")
 MOST_TOLD = 1000  # characters
 RESTART_SECONDS = 5.0  # an engine that starts again is worth asking again after this
-_STATUS_OF_CODE = {"model_not_found": 404, "invalid_api_key": 401}
-_TYPE_OF_STATUS = {401: "authentication_error", 404: "not_found_error", 500: "internal_error", 503: "unavailable_error"}
+_STATUS_OF_CODE = {"model_not_found": 404, "invalid_api_key": 401, LATE: 408}
+_TYPE_OF_STATUS = {
+    401: "authentication_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    500: "internal_error",
+    503: "unavailable_error",
+}
 
 
 class AnswerFailedError(PeltonError):
@@ -67,7 +74,11 @@ def http_error(error: Exception) -> HttpError:
         case RequestError():
             status = _STATUS_OF_CODE.get(error.code or "", 400)
             kind = _TYPE_OF_STATUS.get(status, "invalid_request_error")
-            return _made(status, str(error), kind, error.param, error.code or "invalid_value")
+            made = _made(status, str(error), kind, error.param, error.code or "invalid_value")
+            if error.code == LATE:
+                # Clients such as OpenAI's send again what met a 408; nobody waits for this one any more.
+                made.headers["X-Should-Retry"] = "false"
+            return made
         case CapacityError():
             return _made(400, str(error), "invalid_request_error", None, "context_length_exceeded")
         case OverloadedError():

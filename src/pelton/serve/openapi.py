@@ -18,6 +18,7 @@ from pelton.serve.schema.fields import (
     MessageFields,
     PromptFields,
     SamplingFields,
+    SessionFields,
     TokenizeFields,
 )
 from pelton.serve.schema.infill import InfillAnswer, InfillFields
@@ -42,6 +43,7 @@ POSTS: dict[str, tuple[str, tuple[Records, ...], type[msgspec.Struct] | None]] =
     ),
     "/detokenize": ("Text of token ids", ((DetokenizeFields,),), Text),
     "/reset_prefix_cache": ("Forgets cached blocks", (), None),
+    "/end_session": ("Lets go of what is held for a session", ((SessionFields,),), None),
 }
 STREAMED = (ChatAnswer, TextAnswer, InfillAnswer)
 GETS = {
@@ -52,6 +54,7 @@ GETS = {
     "/version": "Version of the server",
     "/metrics": "Metrics in Prometheus' text form",
     "/load": "Answers in the making",
+    "/kv/tree": "KV blocks and the prefix tree",
     "/openapi.json": "This document",
     "/": "Where to go from here",
 }

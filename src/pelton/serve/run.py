@@ -25,6 +25,7 @@ from pelton.sampling.effective import GENERAL, Effective, effective
 from pelton.serve.app import create_app
 from pelton.serve.listening import Listening, connections_at_most
 from pelton.serve.metrics import Metrics
+from pelton.serve.metrics.advice import CacheAdvice
 from pelton.serve.protocol import Bounds
 from pelton.serve.settings import ServeSettings
 
@@ -47,7 +48,7 @@ class Server:
         self._tell = tell
         self._engine = AsyncEngine(config, watchdog_seconds=settings.watchdog_timeout)
         self._metrics = Metrics(settings.served_model_names[0])
-        self._engine.observers.append(self._metrics)
+        self._engine.observers += [self._metrics, CacheAdvice(SystemClock())]
         self._web = _Web(_web_config(create_app(self._engine, settings, self._metrics), settings))
         self._asked = asyncio.Event()
         self._at_once = asyncio.Event()

@@ -17,6 +17,7 @@ from pelton.core.errors import EngineDeadError, RequestError
 from pelton.core.request import Request, RequestOutput
 from pelton.engine.front import Front
 from pelton.engine.outputs import Answer, StreamPiece
+from pelton.engine.process.messages import Question
 from pelton.engine.prompts import PromptLimits, RequestMaker
 from pelton.sampling.effective import Effective
 from pelton.serve.errors import AnswerAbortedError
@@ -44,7 +45,17 @@ class OpenAnswer(Protocol):
     async def aclose(self) -> None: ...
 
 
-class ServedEngine(Protocol):
+class AskedEngine(Protocol):
+    """What is asked of an AsyncEngine's memory."""
+
+    async def reset_prefix_cache(self) -> bool: ...
+
+    async def ask(self, question: Question) -> bytes | None:
+        """None where no engine runs, or it ended meanwhile."""
+        ...
+
+
+class ServedEngine(AskedEngine, Protocol):
     """What the door needs of an AsyncEngine."""
 
     @property
@@ -68,8 +79,6 @@ class ServedEngine(Protocol):
     def requests(self) -> RequestMaker: ...
 
     def submit_all(self, requests: Sequence[Request]) -> Sequence[OpenAnswer]: ...
-
-    async def reset_prefix_cache(self) -> bool: ...
 
 
 class Writer(Protocol):

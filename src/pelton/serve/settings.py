@@ -23,11 +23,12 @@ class ServeSettings:
     `port` 0: any free one. `uds`: a Unix socket instead of host and port. `api_keys`: any of them opens the door, none:
     it is open. `served_model_names`: names that requests may use, the first is told in answers; none: the model as it
     was given. `sse_keep_alive_interval`: seconds between comments on a silent stream, 0: none. `shutdown_timeout`:
-    seconds that open requests get to end after SIGTERM. `strict`: unknown fields of a request are refused.
+    seconds that open requests get to end after SIGTERM. `request_timeout`: seconds that a request may take
+    that does not say so itself; 0: any time. `strict`: unknown fields of a request are refused.
     `max_body_bytes`, `max_head_bytes`: larger bodies, and URLs and headers together, are refused.
     `client_timeout`: seconds that a client may take for a request's head, and be silent in its body; 0: any time.
-    `trust_request_chat_template`: requests may bring a template, which is
-    a program. `allowed_origins`: of browsers ("*": any); none: no CORS headers.
+    `trust_request_chat_template`: requests may bring a template, which is a program. `show_cached_tokens`: /kv/tree may
+    tell token ids of all prompts. `allowed_origins`: of browsers ("*": any); none: no CORS headers.
     `watchdog_timeout`: seconds without a sign of life after which the engine counts as hanging, or more where its steps
     are long (docs/processes.md).
     """
@@ -47,12 +48,14 @@ class ServeSettings:
     disable_access_log: bool = False
     log_level: str = "info"
     shutdown_timeout: float = 30.0
+    request_timeout: float = 0.0
     watchdog_timeout: float = 120.0
     strict: bool = False
     max_body_bytes: int = MAX_BODY_BYTES
     max_head_bytes: int = MAX_HEAD_BYTES
     client_timeout: float = 30.0
     trust_request_chat_template: bool = False
+    show_cached_tokens: bool = False
 
     def __post_init__(self) -> None:
         _need(bool(self.host.strip()), "host", self.host, "an address or a name of this machine")
@@ -72,6 +75,7 @@ class ServeSettings:
         for name, seconds in (
             ("sse_keep_alive_interval", self.sse_keep_alive_interval),
             ("shutdown_timeout", self.shutdown_timeout),
+            ("request_timeout", self.request_timeout),
             ("client_timeout", self.client_timeout),
         ):
             _need(math.isfinite(seconds) and 0 <= seconds <= MOST_SECONDS, name, seconds, "seconds, 0 or more")

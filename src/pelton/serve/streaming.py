@@ -20,6 +20,7 @@ from pelton.serve.service import Call, OpenAnswer, Service
 
 KEEP_ALIVE = b": keep-alive\n\n"
 IGNORED = b"x-pelton-ignored"
+CACHE = b"x-pelton-cache"
 _FAILED = ("error", "abort")
 
 
@@ -47,6 +48,7 @@ class Reply:
                     raise self._failure(completion.finish_reason, output)
         body = self._call.writer.whole(outputs)
         headers = [*self._headers(b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers += cache_headers(outputs)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -79,6 +81,8 @@ class Reply:
                     raise self._failure(piece.finish_reason, answer.output())
                 if piece.output is not None:
                     outputs[place] = piece.output
+                if not events.begun and len(answers) == 1:
+                    events.headers += cache_headers([answer.output()])
                 await events.send(writer.piece(place, piece, answer))
         return [outputs[place] for place in range(len(answers))]
 
@@ -104,11 +108,14 @@ class Reply:
 
 
 class Events:
-    """A stream of events; its first byte starts the answer. Two that send at once take turns."""
+    """A stream of events; its first byte starts the answer. Two that send at once take turns.
+
+    `headers` may be added to until it is `begun`.
+    """
 
     def __init__(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+        self.headers = headers
         self._send = send
-        self._headers = headers
         self._turn = asyncio.Lock()
         self._last = self._now()
         self._over = False
@@ -139,11 +146,24 @@ class Events:
             self._last = self._now()
             if not self.begun:
                 self.begun = True
-                await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+                await self._send({"type": "http.response.start", "status": 200, "headers": self.headers})
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def cache_headers(outputs: Sequence[RequestOutput]) -> list[tuple[bytes, bytes]]:
+    """How much of the one prompt was cached, and why no more; nothing for several.
+
+    Of others' prompts it tells nothing but that there are some: neither their tokens, nor that they are in another
+    namespace, which would be a way to guess them.
+    """
+    if len(outputs) != 1 or (lookup := outputs[0].prefix_lookup) is None:
+        return []
+    kind = "unseen" if lookup.kind == "namespace" else lookup.kind
+    told = f"cached={outputs[0].num_cached_tokens}; prompt={len(outputs[0].prompt_token_ids)}; reason={kind}"
+    return [(CACHE, f"{told}; index={lookup.index}".encode())]
 
 
 async def pieces_of(answers: Sequence[OpenAnswer]) -> AsyncGenerator[tuple[int, StreamPiece], None]:

@@ -1,11 +1,15 @@
 """CpuBackend: compiles a Module into native calls."""
 
-from pelton.backends.backend import CompileOptions, Machine
+from pelton.backends.backend import CompileOptions, Machine, Rates
 from pelton.backends.cpu import _native
 from pelton.backends.cpu.emit import Emitter, refusal
 from pelton.backends.cpu.executable import CpuExecutable
 from pelton.backends.cpu.machine import choose_isa, machine, worker_cores
 from pelton.backends.cpu.packed import PackedCache
+from pelton.backends.cpu.probe.cached import load
+from pelton.backends.cpu.probe.figures import FLOAT, INT8
+from pelton.backends.cpu.probe.identity import identify
+from pelton.backends.cpu.probe.limits import matrix_rate, read_rate
 from pelton.core.errors import BackendError, CapacityError
 from pelton.program.module import Module
 from pelton.program.op import Op
@@ -47,3 +51,12 @@ class CpuBackend:
 
     def machine(self, threads: int = 0) -> Machine:
         return machine(threads)
+
+    def rates(self, threads: int, working_set: int, *, rounded: bool = False) -> Rates | None:
+        """Of the kept probe."""
+        probe = load(identify(threads))
+        if probe is None:
+            return None
+        inputs = INT8 if rounded and any(rate.inputs == INT8 for rate in probe.products) else FLOAT
+        read = read_rate(probe, working_set, len(worker_cores(threads)))
+        return Rates(read, matrix_rate(probe, inputs), f"probed {probe.date}{probe.mark}")

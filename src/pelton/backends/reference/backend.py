@@ -2,7 +2,7 @@
 
 import torch
 
-from pelton.backends.backend import CompileOptions, Executable, Machine
+from pelton.backends.backend import CompileOptions, Executable, Machine, Rates
 from pelton.backends.reference.executable import ReferenceExecutable, lowered
 from pelton.backends.reference.kernels import KERNELS
 from pelton.core.errors import BackendError
@@ -27,3 +27,7 @@ class ReferenceBackend:
 
     def machine(self, threads: int = 0) -> Machine:
         return Machine("reference", "torch", torch.get_num_threads(), 0)
+
+    def rates(self, threads: int, working_set: int, *, rounded: bool = False) -> Rates | None:
+        """Nobody measures torch."""
+        return None

@@ -76,7 +76,7 @@ _GROUPS: Mapping[str, str] = {
     **dict.fromkeys(("hf_overrides", "quantization", "linear_form", "activations", "packed_cache_bytes"), MODEL),
     **dict.fromkeys(FETCH_FLAGS, FETCH),
     **dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"), SCHEDULE),
-    **dict.fromkeys(("context_cost",), SCHEDULE),
+    **dict.fromkeys(("context_cost", "itl_target_ms", "fairness_weights"), SCHEDULE),
     **dict.fromkeys(("max_num_queued_reqs", "scheduling_policy", "max_steps_per_call"), SCHEDULE),
     **dict.fromkeys(("generation_config", "override_generation_config"), SAMPLING),
 }
@@ -89,6 +89,7 @@ _ENGINE_KINDS = {
     "max_model_len": Kind.LENGTH,
     "context_cost": Kind.NUMBER,
     "override_generation_config": Kind.TABLE,
+    "fairness_weights": Kind.TABLE,
     "hf_overrides": Kind.TABLE,
     "chat_template": Kind.TEMPLATE,
 }
@@ -115,7 +116,9 @@ _DOOR: tuple[tuple[str, Kind, str, str], ...] = (
         REQUESTS,
         "Seconds that a client may take for a request's headers, and be silent in its body; 0: any time.",
     ),
+    ("request_timeout", Kind.NUMBER, REQUESTS, "Seconds that a request may take that does not say; 0: any time."),
     ("trust_request_chat_template", Kind.SWITCH, REQUESTS, "Let requests bring a chat template."),
+    ("show_cached_tokens", Kind.SWITCH, REQUESTS, "Let /kv/tree tell the tokens of cached prompts."),
     ("enable_log_requests", Kind.SWITCH, LOGS, "Log each request."),
     ("disable_access_log", Kind.SWITCH, LOGS, "Do not log each answer's status."),
     ("log_level", Kind.WORD, LOGS, "What the server logs: critical, error, warning, info or debug."),

@@ -22,7 +22,7 @@ from pelton.models import overrides
 from pelton.sampling import effective
 from pelton.serve.settings import ServeSettings
 
-SECRETS = ("api_key", "hf_token")
+SECRETS = ("api_key", "hf_token", "fairness_weights")
 # What may stand for a setting on the command line and, without the hyphens before it, in a file.
 FLAGS = {
     **{setting.flag: setting.name for setting in SETTINGS.values()},

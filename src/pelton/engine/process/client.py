@@ -16,7 +16,7 @@ from pelton.core.request import Request
 from pelton.engine.front import Front, build_front
 from pelton.engine.process.answer import AsyncAnswer
 from pelton.engine.process.desk import Audience, Desk, Observer
-from pelton.engine.process.messages import Ready
+from pelton.engine.process.messages import Question, Ready
 from pelton.engine.process.supervisor import ENGINE_MODULE, State, Supervisor, Watch
 from pelton.engine.prompts import PromptLimits, RequestMaker
 from pelton.engine.report import StartReport
@@ -111,6 +111,12 @@ class AsyncEngine:
     async def reset_prefix_cache(self) -> bool:
         """Drops every cached block that nobody uses; False where no engine runs."""
         return self._desk is not None and self.state == "running" and await self._desk.reset_prefix_cache()
+
+    async def ask(self, question: Question) -> bytes | None:
+        """The engine's answer; None where no engine runs, or it ended meanwhile."""
+        if self._desk is None or self.state != "running":
+            return None
+        return await self._desk.ask(question)
 
     async def drain(self, seconds: float) -> None:
         """Takes no more requests and waits for the open ones; what is open after so long ends as aborted."""

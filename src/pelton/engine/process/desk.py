@@ -22,12 +22,16 @@ from pelton.engine.process.books import Books
 from pelton.engine.process.messages import (
     Abort,
     Add,
+    Ask,
     CacheReset,
+    Inbound,
     Outbound,
+    Question,
     Refused,
     ResetPrefixCache,
     Step,
     Stop,
+    Told,
     WireRequest,
     encode,
 )
@@ -88,6 +92,40 @@ class Audience:
                     _log.exception("%s failed; its further failures are not logged", type(observer).__name__)
 
 
+class Questions:
+    """What the engine process is asked and has not answered yet, by number."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._open: dict[int, asyncio.Future[bytes | None]] = {}
+        self._numbers = count()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def ask(self, message: Callable[[int], Inbound]) -> bytes | None:
+        """The answer to the message with this number, None where the engine died."""
+        number = next(self._numbers)
+        done: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._open[number] = done
+        self._send(encode(message(number)))
+        try:
+            return await done
+        finally:
+            self._open.pop(number, None)
+
+    def answer(self, number: int, body: bytes) -> None:
+        done = self._open.get(number)
+        if done is not None and not done.done():
+            done.set_result(body)
+
+    def end(self) -> None:
+        """Nothing is answered any more."""
+        for done in self._open.values():
+            if not done.done():
+                done.set_result(None)
+
+
 class Desk:
     """Belongs to one event loop. `send`: takes an encoded message to the engine process."""
 
@@ -104,14 +142,13 @@ class Desk:
         self._limit = QueueLimit(limits.max_num_queued_reqs, limits.max_num_seqs, clock)
         self._audience = audience
         self._send = send
-        self._resets: dict[int, asyncio.Future[bool]] = {}
-        self._numbers = count()
+        self._questions = Questions(send)
         self._taken = 0
 
     @property
     def busy(self) -> bool:
         """Whether the engine is to say something."""
-        return self.books.busy or bool(self._resets)
+        return self.books.busy or bool(self._questions)
 
     def submit(self, requests: Sequence[Request]) -> list[AsyncAnswer]:
         """All requests of a call are on their way; with an OverloadedError or RequestError none of them is."""
@@ -130,14 +167,11 @@ class Desk:
 
     async def reset_prefix_cache(self) -> bool:
         """True once the engine has done it, False where it died."""
-        number = next(self._numbers)
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._resets[number] = done
-        self._send(encode(ResetPrefixCache(number)))
-        try:
-            return await done
-        finally:
-            self._resets.pop(number, None)
+        return await self._questions.ask(ResetPrefixCache) is not None
+
+    async def ask(self, question: Question) -> bytes | None:
+        """The engine's answer, None where it died."""
+        return await self._questions.ask(lambda number: Ask(number, question))
 
     def abort_all(self) -> None:
         """The engine is to end all that is open; the answers end when it tells so."""
@@ -146,9 +180,7 @@ class Desk:
     def end_all(self, reason: str, error: str | None = None) -> None:
         """All that is open ends here, and nothing more is awaited of the engine."""
         self._finish(self.books.end_all(reason, error))
-        for done in self._resets.values():
-            if not done.done():
-                done.set_result(False)
+        self._questions.end()
 
     def receive(self, message: Outbound) -> None:
         """What the engine process says."""
@@ -160,9 +192,10 @@ class Desk:
                 self.books.refuse(message)
             case CacheReset(number=number, stats=stats):
                 self.stats = stats
-                done = self._resets.get(number)
-                if done is not None and not done.done():
-                    done.set_result(True)
+                self._questions.answer(number, b"")
+            case Told(number=number, body=body, stats=stats):
+                self.stats = stats
+                self._questions.answer(number, body)
             case _:
                 _log.error("The engine process said %s out of place.", type(message).__name__)
 

@@ -14,6 +14,7 @@ from types import FrameType
 import msgspec
 
 from pelton.core.clock import Clock, SystemClock
+from pelton.core.counters import EngineStats
 from pelton.core.errors import EngineDeadError, PeltonError
 from pelton.core.plan import StepPlan
 from pelton.engine.build import build_engine
@@ -23,11 +24,15 @@ from pelton.engine.process.line import Line
 from pelton.engine.process.messages import (
     Abort,
     Add,
+    Ask,
     CacheReset,
+    DescribeCache,
+    EndSession,
     Failure,
     Finishing,
     Gone,
     Inbound,
+    Question,
     Ready,
     Refused,
     ResetPrefixCache,
@@ -36,9 +41,11 @@ from pelton.engine.process.messages import (
     StartFailed,
     Step,
     Stop,
+    Told,
     WireRequest,
     config_of,
 )
+from pelton.kv.shape import Wanted
 
 MOST_BROKEN = 5  # steps in a row after which a fresh process is the better try
 FINISH_SECONDS = 2.0
@@ -98,13 +105,35 @@ class Loop:
                     self._engine.abort(request_id)
             case ResetPrefixCache(number=number):
                 self._engine.reset_prefix_cache()
-                cached = self._engine.scheduler.stats().cached_blocks
-                stats = msgspec.structs.replace(self._engine.stats, cached_blocks=cached)
-                self._line.send(CacheReset(number, stats))
+                self._line.send(CacheReset(number, self._stats()))
+            case Ask(number=number, question=question):
+                body = self._answer(question)
+                self._line.send(Told(number, body, self._stats()))
             case Shutdown():
                 self._over = True
             case Start():
                 _log.error("The engine process was told to start twice.")
+
+    def _stats(self) -> EngineStats:
+        """Those of the last step, with what memory holds now."""
+        now = self._engine.scheduler.stats()
+        return msgspec.structs.replace(
+            self._engine.stats,
+            kv_usage=now.kv_usage,
+            held_blocks=now.held_blocks,
+            cached_blocks=now.cached_blocks,
+            sessions=now.sessions,
+            session_blocks=now.session_blocks,
+        )
+
+    def _answer(self, question: Question) -> bytes:
+        sharing = self._engine.scheduler.sharing
+        match question:
+            case DescribeCache(runs=runs, tokens=tokens):
+                waste = self._engine.scheduler.stats().kv_waste
+                return msgspec.json.encode({**sharing.describe(Wanted(runs, tokens)), "waste": waste})
+            case EndSession(session=session):
+                return b"1" if sharing.sessions.end(session) else b""
 
     def _add(self, wire: WireRequest, sequences: tuple[str, ...]) -> None:
         """All sequences of a request join, or it is refused."""

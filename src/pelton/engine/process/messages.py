@@ -38,6 +38,9 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
     priority: int
     bad_word_ids: tuple[tuple[int, ...], ...]
     cache_salt: bytes
+    owner: bytes = b""
+    deadline: float | None = None
+    session_id: str = ""
 
     @classmethod
     def of(cls, request: Request) -> "WireRequest":
@@ -56,6 +59,9 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
             request.priority,
             request.bad_word_ids,
             request.cache_salt.encode("utf-8", "surrogatepass"),
+            request.owner.encode("utf-8", "surrogatepass"),
+            request.deadline,
+            request.session_id,
         )
 
     def request(self) -> Request:
@@ -70,6 +76,9 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
             priority=self.priority,
             bad_word_ids=self.bad_word_ids,
             cache_salt=self.cache_salt.decode("utf-8", "surrogatepass"),
+            owner=self.owner.decode("utf-8", "surrogatepass"),
+            deadline=self.deadline,
+            session_id=self.session_id,
         )
 
 
@@ -138,11 +147,34 @@ class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True, array_like=True):
     number: int
 
 
+class DescribeCache(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The shape of the KV memory, as JSON: see kv/shape.py."""
+
+    runs: int
+    tokens: bool = False
+
+
+class EndSession(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What is held for a session, (salt, id), is let go. Answered by b"1", or by b"" where there is none."""
+
+    session: tuple[str, str]
+
+
+Question = DescribeCache | EndSession
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Answered by a Told with the same number."""
+
+    number: int
+    question: Question
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """End now, whatever is open."""
 
 
-Inbound = Start | Add | Stop | Abort | ResetPrefixCache | Shutdown
+Inbound = Start | Add | Stop | Abort | ResetPrefixCache | Ask | Shutdown
 
 
 # From the engine process.
@@ -200,6 +232,14 @@ class CacheReset(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stats: EngineStats
 
 
+class Told(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The answer to the question of this number, and the figures after it."""
+
+    number: int
+    body: bytes
+    stats: EngineStats
+
+
 class Finishing(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A signal has told the process to end: it takes no more requests, and ends when the open ones are over."""
 
@@ -210,7 +250,7 @@ class Gone(msgspec.Struct, frozen=True, tag=True, array_like=True):
     reason: str
 
 
-Outbound = Ready | StartFailed | Step | Refused | CacheReset | Finishing | Gone
+Outbound = Ready | StartFailed | Step | Refused | CacheReset | Told | Finishing | Gone
 
 _encoder = msgspec.msgpack.Encoder()
 _inbound = msgspec.msgpack.Decoder(Inbound)

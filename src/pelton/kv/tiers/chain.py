@@ -1,24 +1,12 @@
-"""Digests that stand for all tokens from a beginning up to a block's end, and what a block is called by outside memory.
+"""What a block is called outside of memory: by the digest of all tokens from a beginning up to its end (Node.digest).
 
-Invariant: two blocks have the same digest exactly if their paths spell the same, under the same namespace (SHA-256).
+Invariant: two blocks of a KV group have the same name exactly if their paths spell the same in the same namespace.
 """
 
 from dataclasses import dataclass
-from hashlib import sha256
 
-from pelton.kv.prefix import BlockKeys, Node
-
-MOST_KNOWN = 1 << 16  # nodes whose digests are remembered
-
-
-def root_digest(namespace: bytes) -> bytes:
-    """Of the empty path."""
-    return sha256(namespace).digest()
-
-
-def next_digest(digest: bytes, key: bytes) -> bytes:
-    """Of a path that goes on with a block of this key."""
-    return sha256(digest + key).digest()
+from pelton.kv.node import Node, chained
+from pelton.kv.prefix import BlockKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,40 +31,19 @@ class Labelled:
     key: bytes
 
 
-class Chains:
-    """Digests of nodes of the tree, and of requests' paths; each is computed once while it is remembered."""
+class Path:
+    """Digests of what a request's keys spell behind a root, computed as far as they are asked for."""
 
-    def __init__(self) -> None:
-        self._known: dict[Node, bytes] = {}
+    def __init__(self, root: Node, keys: BlockKeys) -> None:
+        self._keys = keys
+        self._digests = [root.digest]
 
-    def of_node(self, node: Node) -> bytes:
-        """The digest of the path to a node's end."""
-        path, digest = list[Node](), self._known.get(node)
-        while digest is None:
-            if node.parent is None:
-                digest = root_digest(node.key)
-                break
-            path.append(node)
-            node = node.parent
-            digest = self._known.get(node)
-        for step in reversed(path):
-            digest = next_digest(digest, step.key)
-            self._remember(step, digest)
-        return digest
+    def name(self, group: int, entry: int) -> Name:
+        """Of the block in this entry of a table."""
+        while len(self._digests) < entry + 2:
+            self._digests.append(chained(self._digests[-1], self._keys.key(len(self._digests) - 1)))
+        return Name(self._digests[entry + 1], group)
 
-    def of_blocks(self, root: Node, keys: BlockKeys, known: list[bytes], count: int) -> list[bytes]:
-        """`known`, the digests of the first blocks of what begins at `root`, and those up to the `count`-th."""
-        digest = known[-1] if known else root_digest(root.key)
-        for block in range(len(known), count):
-            digest = next_digest(digest, keys.key(block))
-            known.append(digest)
-        return known
-
-    def forget(self, node: Node) -> None:
-        """The node may be gone."""
-        self._known.pop(node, None)
-
-    def _remember(self, node: Node, digest: bytes) -> None:
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
-        self._known[node] = digest
+    def labelled(self, group: int, entry: int) -> Labelled:
+        """The same with what tells that it is the right one."""
+        return Labelled(self.name(group, entry), self._digests[entry], self._keys.key(entry))

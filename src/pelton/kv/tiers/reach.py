@@ -6,8 +6,9 @@ Invariant: of each group all is there that the first token behind the reach sees
 from collections.abc import Callable, Sequence
 
 from pelton.kv.group import KVGroup, first_block
+from pelton.kv.node import Node
 from pelton.kv.pool import NULL_BLOCK
-from pelton.kv.prefix import BlockKeys, Node
+from pelton.kv.prefix import BlockKeys
 
 Place = tuple[int, int]  # a KV group, and an entry of a table of it
 Has = Callable[[int, int], bool]

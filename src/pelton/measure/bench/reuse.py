@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from pelton.measure.bench.workload import Sample
 
+TEMPLATE_TOKENS = 32  # that a chat template may put in front of every prompt: who has found no more found nothing else
 SAME_TOKENS, SAME_CHARACTERS = 16, 64  # prompts that are equal so far begin alike
 
 
@@ -17,7 +18,8 @@ def reuse_note(samples: Sequence[Sample], cached: int, prompts: int) -> str | No
     again = len(alone) - len({_whole(sample) for sample in alone})
     if again:
         return f"{told}: {again} of {len(alone)} requests have a prompt that another one has, too."
-    if len(alone) == len(samples) == len({_beginning(sample) for sample in samples}):
+    much = cached >= min(TEMPLATE_TOKENS * len(samples), prompts // 2)
+    if much and len(alone) == len(samples) == len({_beginning(sample) for sample in samples}):
         return f"{told}, although no two of these prompts begin alike: they were known from before the run."
     return None
 

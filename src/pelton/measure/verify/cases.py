@@ -116,7 +116,7 @@ class Cases:
         fitting = [way for way in self.ways if greedy in (None, way.greedy) and not way.scores]
         return rng.choice(fitting)
 
-    def requests(self, case: Case, request_id: str, n: int, salt: str = "") -> tuple[Request, ...]:
+    def requests(self, case: Case, request_id: str, n: int, salt: str = "", session: str = "") -> tuple[Request, ...]:
         """The sequences of one request for n answers."""
         fields = dict(case.way.fields)
         if "min_tokens" in fields:
@@ -139,6 +139,7 @@ class Cases:
             arrival=0.0,
             bad_word_ids=(ids[-2:],) if case.way.bans and len(ids) > 1 else (),
             cache_salt=salt,
+            session_id=session,
         )
         return request.children()
 

@@ -27,7 +27,7 @@ class Ask:
     """A request for n answers. It joins `after` steps of its phase; a phase begins when the one before is over.
 
     `salt`: it shares prefixes only with requests that have the same one; where it `keeps` it, also in a round in which
-    no two others share any.
+    no two others share any. `session`: what it computes is held for others of the same one.
     """
 
     case: Case
@@ -35,6 +35,7 @@ class Ask:
     phase: int = TEST
     after: int = 0
     salt: str = ""
+    session: str = ""
     keeps: bool = False
 
 

@@ -172,7 +172,10 @@ def _stage(rig: Rig, round_: Round, disk: Carrier | None, *, traced: bool) -> St
 
 
 def _requests(round_: Round, cases: Cases) -> list[tuple[Ask, tuple[Request, ...]]]:
-    return [(ask, cases.requests(ask.case, str(number), ask.n, ask.salt)) for number, ask in enumerate(round_.asks)]
+    return [
+        (ask, cases.requests(ask.case, str(number), ask.n, ask.salt, ask.session))
+        for number, ask in enumerate(round_.asks)
+    ]
 
 
 def _follow(live: Live, answers: Mapping[str, Answer], seen: StepSeen) -> None:

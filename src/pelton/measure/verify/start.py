@@ -73,7 +73,8 @@ def fitted(config: EngineConfig, prompts: Sequence[Prompt], max_tokens: int) -> 
     longest = max(map(len, prompts))
     blocks = SEQUENCES * (-(-(longest + max_tokens) // config.cache.block_size) + 1)
     blocks = max(blocks, -(-(config.model.max_model_len or 0) // config.cache.block_size))
-    schedule = replace(config.schedule, max_num_seqs=ROWS, max_num_batched_tokens=max(STEP_TOKENS, longest + ROOM))
+    tokens = max(STEP_TOKENS, longest + ROOM)
+    schedule = replace(config.schedule, max_num_seqs=ROWS, max_num_batched_tokens=tokens, itl_target_ms=None)
     cache = config.cache
     if cache.num_blocks is None and cache.kv_cache_memory_bytes is None:
         cache = replace(cache, num_blocks=blocks)

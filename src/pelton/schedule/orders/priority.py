@@ -7,13 +7,14 @@ AGEING_SECONDS after it, and behind no later ones: a stream of urgent requests d
 from collections.abc import Sequence
 from typing import ClassVar
 
+from pelton.schedule.order import Order
 from pelton.schedule.tracked import NewRequest, Tracked
 
 AGEING_SECONDS = 10.0
 MOST = 1 << 31  # priorities beyond count as this: a head start must stay exact enough beside an arrival
 
 
-class Priority:
+class Priority(Order):
     """The order of two requests never changes. The last one gives way first."""
 
     heeds_priority: ClassVar[bool] = True

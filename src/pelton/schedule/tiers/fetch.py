@@ -5,14 +5,15 @@ nobody waits for any more is done with it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pelton.kv.blocks import Blocks
 from pelton.kv.group import first_block
+from pelton.kv.node import Node
 from pelton.kv.pool import NULL_BLOCK
-from pelton.kv.prefix import BlockKeys, Node
-from pelton.kv.tiers.chain import Chains, Labelled, Name
+from pelton.kv.prefix import BlockKeys
+from pelton.kv.tiers.chain import Name, Path
 from pelton.kv.tiers.host import HostSlots
 from pelton.kv.tiers.reach import Place, lacking, path_of, reach_of
 from pelton.kv.tiers.worker import Carrier, Done, Job
@@ -29,7 +30,7 @@ class _Fetch:
 
     slots: dict[Place, int]
     job: Job
-    digests: list[bytes]
+    names: Path
     done: bool = False
     good: frozenset[Place] = frozenset()
 
@@ -45,13 +46,12 @@ class _Figures:
 class Fetches:
     """`figures` may be read."""
 
-    def __init__(self, blocks: Blocks, host: HostSlots, worker: Carrier, rates: Rates, chains: Chains) -> None:
+    def __init__(self, blocks: Blocks, host: HostSlots, worker: Carrier, rates: Rates) -> None:
         self.figures = _Figures()
         self._blocks = blocks
         self._host = host
         self._worker = worker
         self._rates = rates
-        self._chains = chains
         self._open: dict[Tracked, _Fetch] = {}
         self._reading: dict[Job, _Fetch] = {}
         self._used: dict[Tracked, tuple[Name, ...]] = {}
@@ -74,7 +74,7 @@ class Fetches:
         keys, tree, size = request.takes, self._blocks.tree, self._blocks.block_size
         if keys is None or tree is None or request in self._tried:
             return start
-        path = path_of(tree.root, keys, (request.total - 1) // size)
+        path = path_of(tree.root_of(keys.namespace), keys, (request.total - 1) // size)
         fetch = self._open.get(request)
         if fetch is None:
             fetch = self._begin(request, keys, path, start.full)
@@ -101,7 +101,7 @@ class Fetches:
             return
         self._spent.append(fetch)
         if start.loads:
-            self._used[request] = tuple(Name(fetch.digests[entry], group) for group, entry in fetch.good)
+            self._used[request] = tuple(fetch.names.name(*place) for place in fetch.good)
             self.figures.blocks += len(start.loads)
             self.figures.tokens += start.cached - start.full * self._blocks.block_size
 
@@ -152,13 +152,10 @@ class Fetches:
         """What is to be fetched; None where files have no more than the tree, or room lacks, or it does not pay."""
         groups, size, tree = self._blocks.groups, self._blocks.block_size, self._blocks.tree
         assert tree is not None
-        root, digests = tree.root, list[bytes]()
-
-        def named(group: int, entry: int) -> Name:
-            return Name(self._chains.of_blocks(root, keys, digests, entry + 1)[entry], group)
+        names = Path(tree.root_of(keys.namespace), keys)
 
         def has(group: int, entry: int) -> bool:
-            return self._worker.has(named(group, entry))
+            return self._worker.has(names.name(group, entry))
 
         most = min((request.total - 1) // size, found + min(MOST_BLOCKS, max(self._host.free)))
         slots, places = None, list[Place]()
@@ -171,12 +168,8 @@ class Fetches:
             most = reach - 1
         free = [iter(own) for own in slots]
         placed = {place: next(free[place[0]]) for place in places}
-        blocks = []
-        for group, entry in places:
-            name = named(group, entry)
-            before = digests[entry - 1] if entry else self._chains.of_node(root)
-            blocks.append(Labelled(name, before, keys.key(entry)))
-        fetch = _Fetch(placed, Job(True, tuple(blocks), tuple(placed.values())), digests)
+        blocks = tuple(names.labelled(*place) for place in places)
+        fetch = _Fetch(placed, Job(True, blocks, tuple(placed.values())), names)
         self._reading[fetch.job] = fetch
         self._worker.start(fetch.job)
         return fetch
@@ -191,7 +184,9 @@ class Fetches:
             held.append(tuple(NULL_BLOCK if i < first else path[i].blocks[number] for i in range(shared)))
         whole = min([shared, *(entry for _, entry in places)])
         loads = tuple((place[0], fetch.slots[place]) for place in places)
-        return Start(tuple(held), reach * size, in_flight=start.in_flight, loads=loads, mixed=shared - whole)
+        return replace(
+            start, blocks=tuple(held), cached=reach * size, source=(), origin=None, loads=loads, mixed=shared - whole
+        )
 
     def _pays(self, tokens: int, places: Sequence[Place]) -> bool:
         """Whether reading takes less time than computing so many tokens, as far as speeds are known."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from pelton.core.plan import StateOp
 from pelton.kv.blocks import Blocks
+from pelton.kv.node import Node
 from pelton.kv.pool import NULL_BLOCK
-from pelton.kv.prefix import Node
-from pelton.kv.tiers.chain import Chains, Labelled, Name
+from pelton.kv.tiers.chain import Labelled, Name
 from pelton.kv.tiers.host import HostSlots
 from pelton.kv.tiers.worker import Carrier, Job
 
@@ -36,13 +36,12 @@ class _Save:
 class Offload:
     """`figures` may be read. It is the `evicted` of the tree."""
 
-    def __init__(self, blocks: Blocks, host: HostSlots, worker: Carrier, chains: Chains) -> None:
+    def __init__(self, blocks: Blocks, host: HostSlots, worker: Carrier) -> None:
         assert blocks.tree is not None, "without a tree nothing is evicted"
         self.figures = _Figures()
         self._tree = blocks.tree
         self._host = host
         self._worker = worker
-        self._chains = chains
         self._saves: dict[Name, _Save] = {}
         self._in_step: dict[Name, _Save] = {}
         self._writing: set[tuple[int, int]] = set()  # slots, from when they are taken on
@@ -53,14 +52,14 @@ class Offload:
         """The tree gives up a block, which nobody writes to before the next step saves it."""
         if not node.computed or node.parent is None:
             return
-        name = Name(self._chains.of_node(node), group)
+        name = Name(node.digest, group)
         if name in self._saves or name in self._in_step or self._worker.has(name):
             return
         slot = self._slot(group)
         if slot is None:
             self.figures.dropped += 1
             return
-        labelled = Labelled(name, self._chains.of_node(node.parent), node.key)
+        labelled = Labelled(name, node.parent.digest, node.key)
         self._saves[name] = _Save(labelled, StateOp("save", block, slot, group))
 
     def take_saves(self) -> tuple[StateOp, ...]:
@@ -93,15 +92,14 @@ class Offload:
 
     def kept(self) -> Iterator[tuple[Labelled, int]]:
         """Computed blocks of the tree that are in no file, as (what it is, block); those nearest to the root first."""
-        level = list(self._tree.root.children.values())
+        level = [child for root in self._tree.roots() for child in root.children.values()]
         while level:
             for node in level:
-                digest = self._chains.of_node(node)
                 for group, block in enumerate(node.blocks):
-                    name = Name(digest, group)
+                    name = Name(node.digest, group)
                     if block != NULL_BLOCK and node.computed and not self._worker.has(name):
                         assert node.parent is not None
-                        yield Labelled(name, self._chains.of_node(node.parent), node.key), block
+                        yield Labelled(name, node.parent.digest, node.key), block
             level = [child for node in level for child in node.children.values()]
 
     def keep(self, most: int, copy: Callable[[int, int, int], None]) -> int:

@@ -11,8 +11,8 @@ from pelton.core.config import CacheSection
 from pelton.core.plan import StateOp, StepPlan
 from pelton.kv.blocks import Blocks
 from pelton.kv.group import Held, KVGroup, first_block
+from pelton.kv.node import Node
 from pelton.kv.pool import NULL_BLOCK
-from pelton.kv.prefix import Node
 from pelton.kv.tiers.host import HostSlots
 from pelton.schedule.tracked import Start, Tracked
 

@@ -3,12 +3,11 @@
 Invariant: every host slot is free or has one holder.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pelton.core.config import CacheSection
 from pelton.core.plan import StateOp
 from pelton.kv.blocks import Blocks
-from pelton.kv.tiers.chain import Chains
 from pelton.kv.tiers.host import HostSlots
 from pelton.kv.tiers.worker import Carrier
 from pelton.schedule.tiers.fetch import Fetches
@@ -20,19 +19,22 @@ PATIENCE = 2.0  # seconds that an engine with nothing else to do waits for files
 
 
 class Tiers:
-    """`rates` are told how long steps take. `worker` None: no files."""
+    """`rates` are told how long steps take; `on_idle`, where set, is called when no request is open any more.
+
+    `worker` None: no files.
+    """
 
     def __init__(self, blocks: Blocks, cache: CacheSection, worker: Carrier | None = None) -> None:
         self.rates = Rates(blocks.groups)
         self.host = HostSlots([group.slots for group in blocks.groups])
         self.swap = Swap(blocks, self.host, cache, self.rates)
+        self.on_idle: Callable[[], None] | None = None
         self.offload: Offload | None = None
         self.fetches: Fetches | None = None
         self._worker = worker
         if worker is not None and blocks.tree is not None:
-            chains = Chains()
-            self.offload = Offload(blocks, self.host, worker, chains)
-            self.fetches = Fetches(blocks, self.host, worker, self.rates, chains)
+            self.offload = Offload(blocks, self.host, worker)
+            self.fetches = Fetches(blocks, self.host, worker, self.rates)
 
     @property
     def deferred(self) -> int:

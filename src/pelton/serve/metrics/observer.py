@@ -17,7 +17,9 @@ from pelton.core.clock import Clock, SystemClock
 from pelton.core.config import EngineConfig
 from pelton.core.counters import EngineStats
 from pelton.core.events import Event, RequestFinished, RequestPreempted, RequestScheduled, TokensGenerated
+from pelton.core.plan import LOOKUPS
 from pelton.core.request import Request, RequestOutput
+from pelton.engine.load.deadlines import LATE
 from pelton.engine.report import StartReport
 from pelton.serve.metrics.families import Families, by, info
 from pelton.serve.metrics.histogram import (
@@ -37,6 +39,7 @@ ENGINE = "0"  # one engine per server
 REASONS = ("stop", "length", "abort", "error")
 REJECTIONS = ("max_num_queued_reqs",)
 ABORTS = ("disconnect", "shutdown")
+STATES = ("waiting", "running")
 MOST_TOKENS = 1 << 17  # edges of token counts until the model's context is known
 BAD_LOGITS = "logits"  # a word of the errors of requests whose logits were NaN or infinite
 
@@ -128,6 +131,17 @@ class _Sequence:
         self.preempted = 0
 
 
+class _Kinds:
+    """How many there were of each kind; those that there may be are told from the start, at 0."""
+
+    def __init__(self) -> None:
+        self.ended = Counter(dict.fromkeys(REASONS, 0))
+        self.lookups = Counter(dict.fromkeys(LOOKUPS, 0))
+        self.rejected = Counter(dict.fromkeys(REJECTIONS, 0))
+        self.aborted = Counter(dict.fromkeys(ABORTS, 0))
+        self.late = Counter(dict.fromkeys(STATES, 0))
+
+
 class Metrics(Collector):
     """An observer of the AsyncEngine, used from its event loop alone.
 
@@ -143,9 +157,7 @@ class Metrics(Collector):
         self._open: dict[str, _Sequence] = {}
         self._left: set[str] = set()
         self._counts: Counter[str] = Counter()
-        self._ended = Counter(dict.fromkeys(REASONS, 0))
-        self._rejected = Counter(dict.fromkeys(REJECTIONS, 0))
-        self._aborted = Counter(dict.fromkeys(ABORTS, 0))
+        self._kinds = _Kinds()
         self._abort_reason = ABORTS[0]
         self._engine: tuple[EngineConfig, StartReport] | None = None
         self._histograms = {name: Histogram(edges) for name, (edges, _) in HISTOGRAMS.items()}
@@ -176,8 +188,11 @@ class Metrics(Collector):
                     sequence.last = now
                     sequence.tokens += len(tokens)
                     self._counts["generated"] += len(tokens)
-                case RequestScheduled(request_id=name) if name not in self._left:
-                    self._open.setdefault(name, _Sequence())
+                case RequestScheduled(request_id=name, lookup=lookup):
+                    if lookup is not None:
+                        self._kinds.lookups[lookup.kind] += 1
+                    if name not in self._left:
+                        self._open.setdefault(name, _Sequence())
                 case RequestFinished(request_id=name):
                     self._left.discard(name)
                     if name in self._open:
@@ -198,14 +213,16 @@ class Metrics(Collector):
         # Of those that a client left the engine tells the end later, and maybe a token before.
         self._left.update(name for name, sequence in zip(names, sequences, strict=True) if not sequence.ended)
         for answer in output.outputs:
-            self._ended[answer.finish_reason or "abort"] += 1
+            self._kinds.ended[answer.finish_reason or "abort"] += 1
         if any(answer.finish_reason in ("abort", None) for answer in output.outputs):
-            self._aborted[self._abort_reason] += 1
+            self._kinds.aborted[self._abort_reason] += 1
         tokens = [len(answer.token_ids) for answer in output.outputs]
         # A stop string may end an answer within the tokens of a step, or after the engine computed one more.
         self._counts["generated"] += sum(tokens) - sum(sequence.tokens for sequence in sequences)
         if output.error is not None and BAD_LOGITS in output.error:
             self._counts["corrupted"] += 1
+        if output.error_code == LATE:
+            self._kinds.late[STATES[output.metrics.first_scheduled is not None]] += 1
         if output.metrics.first_token is not None or all(
             answer.finish_reason in ("stop", "length") for answer in output.outputs
         ):
@@ -253,7 +270,7 @@ class Metrics(Collector):
 
     def on_rejected(self, reason: str) -> None:
         """A request was not taken, because too many waited."""
-        self._rejected[reason] += 1
+        self._kinds.rejected[reason] += 1
 
     def ending(self) -> None:
         """From now on requests that are aborted are so because the server ends, not because their clients left."""
@@ -287,6 +304,9 @@ class Metrics(Collector):
         free = stats.kv_blocks - stats.held_blocks - stats.cached_blocks
         states = by("state", {"held": stats.held_blocks, "cached": stats.cached_blocks, "free": free})
         yield families.gauge("pelton:kv_blocks", "KV blocks, by what they hold.", states)
+        yield families.gauge("pelton:sessions", "Sessions whose blocks are held.", stats.sessions)
+        text = "Blocks that sessions hold, some of them with requests."
+        yield families.gauge("pelton:session_blocks", text, stats.session_blocks)
         text = "Share of the token places in held KV blocks that hold no token, 0 to 1."
         yield families.gauge("pelton:kv_waste_perc", text, stats.kv_waste)
         slots = by("state", {"held": stats.host_slots_used, "free": stats.host_slots - stats.host_slots_used})
@@ -308,15 +328,19 @@ class Metrics(Collector):
         sources = by("source", {"local_compute": computed, "local_cache_hit": cached, "external_kv_transfer": 0})
         yield families.counter("vllm:prompt_tokens_by_source", "Tokens of prompts, by where from.", sources)
         yield families.counter(
-            "vllm:request_success", "Answers that ended, by why.", by("finished_reason", self._ended)
+            "vllm:request_success", "Answers that ended, by why.", by("finished_reason", self._kinds.ended)
         )
+        text = "Prompts looked up in the prefix cache, by why no more of them was found."
+        yield families.counter("pelton:prefix_cache_lookups", text, by("reason", self._kinds.lookups))
         text = "Requests that were not taken, by the limit that was reached."
-        yield families.counter("vllm:admission_rejections", text, by("reason", self._rejected))
+        yield families.counter("vllm:admission_rejections", text, by("reason", self._kinds.rejected))
         text = "Requests that ended because their logits were not finite."
         yield families.counter("vllm:corrupted_requests", text, counts["corrupted"])
         yield families.counter(
-            "pelton:aborted", "Requests ended before their time, by why.", by("reason", self._aborted)
+            "pelton:aborted", "Requests ended before their time, by why.", by("reason", self._kinds.aborted)
         )
+        text = "Requests whose time was up before they were finished, by what they were at."
+        yield families.counter("pelton:request_timeouts", text, by("state", self._kinds.late))
         yield families.counter("pelton:engine_restarts", "Times the engine was started again.", counts["restarts"])
 
 

@@ -33,7 +33,7 @@ def chat_call(service: Service, scope: Scope, raw: bytes) -> Call:
     prompt = rendered(service, messages, bos=bool(common.fields.add_special_tokens))
     body.ignore(prompt.ignored)
     asking = {"prompt": prompt.text, "prompt_token_ids": prompt.ids}
-    requests = requests_of(service, [asking], used.params, common.fields, source="messages", largest=largest)
+    requests = requests_of(service, scope, [asking], used.params, common.fields, source="messages", largest=largest)
     head = head_of(service, scope, "chatcmpl", common, requests, used)
     echo = _echo(prompt) if common.fields.echo else ""
     top = (own.top_logprobs or 0) if own.logprobs else None

@@ -41,7 +41,7 @@ def completions_call(service: Service, scope: Scope, raw: bytes) -> Call:
         _check_beside_suffix(echo, bos)
     prompts = [_prompt(service, prompt, bos, own.suffix) for prompt in prompts_of(own.prompt)]
     largest = "max_tokens" if "max_tokens" in given else None
-    requests = requests_of(service, prompts, used.params, common.fields, source="prompt", largest=largest)
+    requests = requests_of(service, scope, prompts, used.params, common.fields, source="prompt", largest=largest)
     head = head_of(service, scope, "cmpl", common, requests, used)
     writer = CompletionWriter(
         head, echo=echo, logprobs=own.logprobs is not None, prompt_logprobs="prompt_logprobs" in common.sampling

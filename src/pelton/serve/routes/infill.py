@@ -39,7 +39,7 @@ def infill_call(service: Service, scope: Scope, raw: bytes) -> Call:
     longest = used.params.max_tokens
     fitted = infilling.fitted(_gap(fields), USUAL_ANSWER if longest is None else longest)
     prompt = {"prompt_token_ids": fitted.ids}
-    (request,) = requests_of(service, [prompt], used.params, common, source="prompt", largest=None)
+    (request,) = requests_of(service, scope, [prompt], used.params, common, source="prompt", largest=None)
     if not used.params.ignore_eos:
         request = replace(request, stop_token_ids=request.stop_token_ids | infilling.ends)
     head = head_of(service, scope, "infill", asked, (request,), used)

@@ -16,6 +16,7 @@ MAX_N = 128
 MAX_TEMPERATURE = 2.0
 MAX_PRIORITY = 2**31 - 1
 MAX_NAME = 256
+MAX_SECONDS = 1e6
 
 SEEDS = {"maximum": MAX_SEED}  # beyond what Meta can bound
 TEXT_PART = {
@@ -86,7 +87,10 @@ class CallFields(msgspec.Struct, kw_only=True):
     echo: bool | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     cache_salt: Name | None = None
+    session_id: Name | None = None
     request_id: Name | None = None
+    user: Annotated[str, Meta(max_length=MAX_NAME)] | None = None
+    timeout: Annotated[float, Meta(gt=0, le=MAX_SECONDS, description="Seconds.")] | None = None
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
@@ -148,6 +152,13 @@ class TokenizeFields(msgspec.Struct, kw_only=True):
     model: str | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
+
+
+class SessionFields(msgspec.Struct, kw_only=True):
+    """A body of /end_session."""
+
+    session_id: Name
+    cache_salt: Name | None = None
 
 
 class DetokenizeFields(msgspec.Struct, kw_only=True):

@@ -56,8 +56,7 @@ NEUTRAL: Mapping[str, tuple[Json, ...]] = {
 
 # Labels: what they ask for is done by whoever keeps the books, not by an engine.
 LABELS = frozenset(
-    "metadata parallel_tool_calls prompt_cache_key prompt_cache_retention safety_identifier service_tier session_id "
-    "user".split()
+    "metadata parallel_tool_calls prompt_cache_key prompt_cache_retention safety_identifier service_tier user".split()
 )
 
 

@@ -1,4 +1,4 @@
-"""`pelton bench`: how fast a server (serve) or a model in a process of its own (latency, throughput, startup) is.
+"""`pelton bench`: how fast a server (serve) or a model in this process (the others) is.
 
 Names of flags and of results' keys are those of vLLM's benchmarks. Invariant: what measures a server loads no model.
 """
@@ -13,7 +13,9 @@ COMMANDS = {
     "serve": (f"{HERE}.serve:serve_command", "Send requests to a server and measure its answers."),
     "latency": (f"{HERE}.offline:latency_command", "Measure how long one batch of prompts takes."),
     "throughput": (f"{HERE}.offline:throughput_command", "Measure how many tokens per second a model computes."),
+    "baselines": (f"{HERE}.baselines:baselines_command", "Measure what each technique gains here over doing without."),
     "startup": (f"{HERE}.startup:startup_command", "Measure the time from a process's start to its first token."),
+    "sweep": (f"{HERE}.sweep:sweep_command", "Measure waits for tokens by the size of steps and their company."),
 }
 
 

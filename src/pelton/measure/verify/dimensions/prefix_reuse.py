@@ -1,27 +1,34 @@
 """PrefixReuse: whether a prompt's beginning comes out of blocks that another request computed, or is computing.
 
-Invariant: what is shared is the tested request's prompt as far as its blocks are full, never its answer.
+Invariant: what is shared is the tested request's prompt, never its answer.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
+from pelton.core.config import BLOCK_TOKENS
 from pelton.core.events import RequestScheduled
 from pelton.measure.verify.cases import Case, Prompt
 from pelton.measure.verify.dimension import PREPARE, TEST, Ask, Draft, Live, StepSeen
 
-MISS, HIT, IN_FLIGHT = "miss", "hit", "in flight"
+MISS, HIT, IN_FLIGHT, PART, SESSION = "miss", "hit", "in flight", "part of a block", "session"
 MOST_BETWEEN = 6  # other requests between the one that computes the blocks and the one that finds them
 MOST_COPIES = 3
+LEAST_PART = 4  # tokens of a block in common, from which on it is copied
 
 
 class PrefixReuse:
-    """Miss: no cache, or salts of their own. Hit: the blocks are there. In flight: both requests join in one step."""
+    """Miss: no cache, or salts of their own. Hit: the blocks are there. In flight: both requests join in one step.
+    Part: another prompt was computed that is the same up to the midst of a block. Session: a request of the same
+    session was over before, in a cache that keeps nothing else.
+    """
 
-    values = (MISS, HIT, IN_FLIGHT)
+    values: tuple[str, ...] = (MISS, HIT, IN_FLIGHT, PART, SESSION)
 
     def suits(self, value: str, prompt: Prompt, block_size: int) -> bool:
+        if value == PART:
+            return len(prompt) > LEAST_PART
         return value == MISS or len(prompt) > block_size
 
     def shape(self, value: str, draft: Draft, rng: Random) -> None:
@@ -38,6 +45,14 @@ class PrefixReuse:
             )
         if value == HIT:
             self._ask_before(draft, rng)
+        elif value == PART:
+            case = self._shareable(draft, _parted(draft, rng), rng)
+            draft.asks.append(Ask(case, phase=PREPARE))
+        elif value == SESSION:
+            draft.cache = replace(draft.cache, prefix_cache_tokens=0)
+            draft.tested.session = "s"
+            case = self._shareable(draft, _begun(draft), rng)
+            draft.asks.append(Ask(case, phase=PREPARE, session="s"))
         else:
             self._ask_beside(draft, rng)
 
@@ -72,6 +87,14 @@ class PrefixReuse:
             "prompts not found in the cache": sum(
                 not event.cached_tokens and event.request_id not in seen.left for event in scheduled
             ),
+            "tokens found within a block": sum(
+                event.cached_tokens % BLOCK_TOKENS for event in scheduled if event.lookup is not None
+            ),
+            "tokens found that a session held": sum(
+                event.cached_tokens
+                for event in scheduled
+                if event.lookup is not None and seen.requests[event.request_id].session_id and before.sessions
+            ),
             "tokens found in the cache": after.prefix_hits_total - before.prefix_hits_total - inflight,
             "tokens found while still being computed": inflight,
             "cached blocks given up": after.prefix_evictions_total - before.prefix_evictions_total,
@@ -82,4 +105,29 @@ class PrefixReuse:
             MISS: "prompts not found in the cache",
             HIT: "tokens found in the cache",
             IN_FLIGHT: "tokens found while still being computed",
+            PART: "tokens found within a block",
+            SESSION: "tokens found that a session held",
         }[value]
+
+
+def _begun(draft: Draft) -> Prompt:
+    """The first half of the tested prompt's blocks: no more than sessions may hold of few blocks."""
+    prompt, size = draft.tested.case.prompt, draft.block_size
+    length = size * max(1, len(prompt) // size // 2)
+    return Prompt(f"{prompt.name}, the first {length}", prompt.token_ids[:length])
+
+
+def _parted(draft: Draft, rng: Random) -> Prompt:
+    """The tested prompt up to a place within one of its blocks, and then other tokens to the end of that block; or all
+    of it, where its last block is full: a request with the same prompt may not begin behind that.
+    """
+    prompt, size = draft.tested.case.prompt, draft.block_size
+    if len(prompt) % size == 0 and rng.random() < 0.5:
+        return prompt
+    longest = max(size, len(prompt))
+    places = [at for at in range(len(prompt)) if at % size >= LEAST_PART and at - at % size + size <= longest]
+    place = rng.choice(places)
+    tokens = sorted({token for other in draft.cases.prompts for token in other.token_ids})
+    first = rng.choice([token for token in tokens if token != prompt.token_ids[place]])
+    rest = rng.choices(tokens, k=size - 1 - place % size)
+    return Prompt(f"{prompt.name}, another from {place} on", (*prompt.token_ids[:place], first, *rest))

@@ -1,0 +1,82 @@
+"""The server in turns with itself under other settings: what a technique gains or costs on a served workload.
+
+python -m bench.variants [MODEL] [--only prefix,chunking] [--pairs N]
+
+prefix: 32 requests behind one prefix of 1,500 tokens, with and without prefix caching. chunking: p99 between tokens of
+four answers while a prompt of 7,000 tokens arrives, in steps as they are planned and with the prompt in one step.
+"""
+
+import json
+from dataclasses import dataclass, replace
+
+from bench import record
+from bench.peers.ask import NAME as ASKED
+from bench.peers.ask import Figures, Prompts, served
+from bench.peers.plan import SCENARIOS, Scenario
+from bench.scenarios import NAME, server
+
+from pelton.checkpoint.checkpoint import open_checkpoint
+from pelton.checkpoint.fetch.pull import pull
+from pelton.tokenize.tokenizer import build_tokenizer
+
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+SECONDS = 300.0
+assert NAME == ASKED
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Two sets of flags for one scenario: as it is, and without the technique."""
+
+    scenario: Scenario
+    ours: tuple[str, ...]
+    without: tuple[str, ...]
+
+
+VARIANTS = {
+    "prefix": Variant(BY_NAME["prefix"], (), ("--no-enable-prefix-caching",)),
+    "chunking": Variant(BY_NAME["arrival"], (), ("--max-num-batched-tokens", "8192", "--context-cost", "0")),
+}
+
+
+def main() -> None:
+    flags = record.parser(__doc__)
+    flags.add_argument("--only", help="some of: " + ", ".join(VARIANTS))
+    flags.add_argument("--pairs", type=int, default=5)
+    given = flags.parse_args()
+    path = pull(given.model)
+    checkpoint = open_checkpoint(path)
+    prompts = Prompts(build_tokenizer(checkpoint).encode_prompt)
+    checkpoint.close()
+    for name in given.only.split(",") if given.only else VARIANTS:
+        variant, before = VARIANTS[name], record.machine()
+        pairs = turns(str(path), variant, prompts, given.pairs)
+        figure = variant.scenario.figure
+        ratios = [variant.scenario.better(ours[figure], without[figure]) for ours, without in pairs]
+        figures: dict[str, object] = {"ratio": record.summary(ratios)}
+        for side, which in (("ours", 0), ("without", 1)):
+            names = pairs[0][which]
+            figures[side] = {key: record.summary([pair[which][key] for pair in pairs]) for key in names}
+        print(f"{name}: {figure} {json.dumps(figures)}")
+        if not given.dry:
+            settings: dict[str, object] = {"model": given.model, "variant": name, "without": variant.without}
+            record.keep("variants", settings, figures, before)
+
+
+def turns(path: str, variant: Variant, prompts: Prompts, pairs: int) -> list[tuple[Figures, Figures]]:
+    """(ours, without) of each pair, the same prompts for both."""
+    with server(path, list(variant.ours)) as (ours, _), server(path, list(variant.without)) as (without, _):
+        both = (ours, without)
+        for url in both:
+            warm = replace(variant.scenario, kind="ask", prompt=256, output=16)
+            served(url, prompts.of(warm), warm, SECONDS)
+        told = []
+        for _ in range(pairs):
+            asked = prompts.of(variant.scenario)
+            figures = [served(url, asked, variant.scenario, SECONDS) for url in both]
+            told.append((figures[0], figures[1]))
+        return told
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Commands about a server that runs. They load no model."""

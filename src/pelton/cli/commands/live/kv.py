@@ -1,0 +1,95 @@
+"""`pelton kv`: the KV memory of a running server, live: its blocks and the prefix tree. It loads no model."""
+
+import json
+from collections.abc import Mapping
+from time import sleep
+
+import click
+
+from pelton.cli.loading import key_of_environment
+from pelton.cli.options import debug_option
+from pelton.cli.remote import Json, Remote
+from pelton.cli.terminal import emit, table_lines
+from pelton.core.environment import API_KEY
+
+URL = "http://127.0.0.1:8000"
+STATES = ("held", "shared", "cached", "free")
+INDENT = "  "
+
+
+@click.command("kv")
+@click.argument("url", default=URL)
+@click.option("--runs", type=click.IntRange(0, 2000), default=40, show_default=True, help="Runs of blocks to show.")
+@click.option("--tokens", is_flag=True, help="Show their token ids, if the server has --show-cached-tokens.")
+@click.option("--every", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Show it again, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="All that the server tells, as a line of JSON.")
+@click.option("--api-key", help=f"The key that the server asks for [the variable {API_KEY}].")
+@debug_option
+def kv(url: str, runs: int, tokens: bool, every: float | None, as_json: bool, api_key: str | None) -> None:
+    """Show what the KV memory of the server at URL holds now.
+
+    A block is held by requests or sessions (shared: by several), cached for whoever comes, or free. The tree has a line
+    for each run of blocks that no prompt parts within; those that most is behind come first.
+    """
+    with Remote(url, api_key or key_of_environment()) as remote:
+        while True:
+            told = remote.told(f"/kv/tree?runs={runs}&tokens={str(tokens).lower()}")
+            lines = [json.dumps(told)] if as_json else [*_groups(told), "", *_summary(told), *_tree(told)]
+            emit("\n".join(lines) + "\n")
+            if every is None:
+                return
+            sleep(every)
+            emit("" if as_json else "\n")
+
+
+def _groups(told: Json) -> list[str]:
+    header = ("KV group", "blocks", *STATES, "saved by sharing")
+    rows: list[tuple[str, ...]] = [header]
+    for number, group in enumerate(_listed(told.get("groups"))):
+        window = group.get("window")
+        name = f"{number}: {'all tokens' if window is None else f'a window of {window}'}"
+        rows.append((name, *(f"{_whole(group.get(state)):,}" for state in ("total", *STATES, "saved"))))
+    return table_lines(rows)
+
+
+def _summary(told: Json) -> list[str]:
+    waste = told.get("waste")
+    lines = [f"blocks of {told.get('block_size')} tokens"]
+    if isinstance(waste, float | int):
+        lines[0] += f"; {waste:.1%} of the places in held ones are empty"
+    sessions = told.get("sessions")
+    if isinstance(sessions, Mapping) and sessions.get("open"):
+        lines.append(f"held by sessions: {sessions['blocks']} blocks, for {sessions['open']} of them")
+    if told.get("prefix_caching") is False:
+        return [*lines, "prefix caching is off"]
+    counted = [f"{_whole(told.get(name)):,} {name}" for name in ("namespaces", "nodes", "evictions")]
+    return [*lines, f"prefix tree: {', '.join(counted)}, {told.get('depth')} deep"]
+
+
+def _tree(told: Json) -> list[str]:
+    lines: list[str] = []
+    for space in _listed(told.get("tree")):
+        lines.append(f"namespace {space.get('name')}: {space.get('nodes')} nodes, {space.get('depth')} deep")
+        stack = [(1, run) for run in reversed(_listed(space.get("children")))]
+        while stack:
+            level, run = stack.pop()
+            lines.append(INDENT * level + _run(run))
+            stack += [(level + 1, child) for child in reversed(_listed(run.get("children")))]
+    left = _whole(told.get("left_out"))
+    return [*lines, f"{left:,} nodes are not shown"] if left else lines
+
+
+def _run(run: Json) -> str:
+    states = ", ".join(f"{run[state]} {state}" for state in ("held", "shared", "cached", "computing") if run.get(state))
+    nodes, behind, tokens = _whole(run.get("nodes")), _whole(run.get("behind")), run.get("tokens")
+    text = f"{nodes} {'block' if nodes == 1 else 'blocks'}: {states or 'none left'}"
+    text += f"; {behind} behind" if behind else ""
+    return f"{text}; tokens {' '.join(map(str, tokens))}" if isinstance(tokens, list) else text
+
+
+def _listed(value: object) -> list[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,91 @@
+"""Where `pelton simulate` has its step times from: measured steps that are kept or measured now, the machine's probe,
+or rates that the user gives. It chooses; what it chooses from is measure/simulate's.
+
+Invariant: it always says which of them it was.
+"""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from tqdm import tqdm
+
+from pelton.backends.cpu.probe import cached
+from pelton.backends.cpu.probe.figures import MachineProbe
+from pelton.backends.cpu.probe.identity import identify
+from pelton.backends.cpu.probe.measure import QUICK, measure
+from pelton.cli.terminal import say, shows_progress
+from pelton.core.clock import SystemClock
+from pelton.core.config import EngineConfig
+from pelton.measure.simulate import kept
+from pelton.measure.simulate.calibrate import measured, shapes_for, slack_of
+from pelton.measure.simulate.kept import Calibrated
+from pelton.measure.simulate.step_seconds import TYPICAL, Rates, StepSeconds
+from pelton.program.module import Module
+
+GIVEN, MEASURED, PROBED = "given", "measured", "probed"
+ROUGH = (
+    "step times follow from the machine's probe and from how far steps of a typical model stay behind it, which may be "
+    "off by a half; --calibrate measures steps of this one, a few seconds"
+)
+BUSY = "equal steps took unlike times while they were measured: the machine was busy, and times may be too long"
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Makes the StepSeconds of a model; `origin`, `date` and `notes` say afterwards what of. `given`: rates of a
+    machine that need not be this one.
+    """
+
+    config: EngineConfig
+    given: Rates | None = None
+    calibrate: bool = False
+    progress: bool = True
+    origin: str = ""
+    date: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    def __call__(self, module: Module, exact: bool) -> StepSeconds:
+        if self.given is not None:
+            self.origin = GIVEN
+            return StepSeconds(module, self.given, TYPICAL, exact=exact)
+        identity = identify(self.config.backend.threads)
+        key = kept.key_of(module, identity, exact=exact)
+        found = None if self.calibrate else kept.load(key)
+        if found is None and self.calibrate:
+            found = self._measured(module, exact)
+            kept.save(key, found)
+        if found is not None:
+            self.origin, self.date = MEASURED, found.date
+            if found.busy:
+                self.notes.append(BUSY)
+            return StepSeconds(module, found.rates, found.slack, exact=exact)
+        probe = self._probe()
+        self.origin, self.date = PROBED, probe.date
+        self.notes.append(ROUGH)
+        return StepSeconds(module, self._rates(probe, module), TYPICAL, exact=exact)
+
+    def _measured(self, module: Module, exact: bool) -> Calibrated:
+        rates = self._rates(self._probe(), module)
+        shapes = shapes_for(self.config, module.context)
+        with tqdm(total=len(shapes), desc="measuring steps", unit="step", leave=False, disable=not self._shows) as bar:
+            times = measured(self.config, shapes, module.vocab, SystemClock(), bar.update)
+        busy = sum(timed.time.busy for timed in times) > len(times) // 3
+        slack = slack_of(module, rates, times, exact=exact)
+        return Calibrated(rates, slack, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), busy)
+
+    def _rates(self, probe: MachineProbe, module: Module) -> Rates:
+        return Rates.probed(probe, module, int8=self.config.model.activations == "int8")
+
+    def _probe(self) -> MachineProbe:
+        """What is kept of this machine, measured quickly if there is nothing."""
+        identity = identify(self.config.backend.threads)
+        probe = cached.load(identity)
+        if probe is None:
+            say("measuring the machine once, a few seconds ...", dim=True)
+            probe = measure(QUICK, threads=self.config.backend.threads)
+            cached.save(probe)
+        return probe
+
+    @property
+    def _shows(self) -> bool:
+        return self.progress and shows_progress()

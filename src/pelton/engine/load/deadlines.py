@@ -1,0 +1,46 @@
+"""Deadlines: which open requests nobody waits for any more. It knows times and ids, and ends nothing itself.
+
+Invariant: each request is told as late at most once, and not before its time.
+"""
+
+from heapq import heappop, heappush
+
+from pelton.core.events import RequestFinished
+from pelton.core.request import Request
+
+LATE = "request_timeout"  # the code of a request that its deadline ended
+
+
+class Deadlines:
+    """Times in seconds of the engine's clock."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, str]] = []
+        self._open: dict[str, float] = {}
+        self._allowed: dict[str, float] = {}
+
+    def add(self, request: Request) -> None:
+        """A request joins; one without a deadline is none of this class's business."""
+        if request.deadline is not None:
+            self._open[request.request_id] = request.deadline
+            self._allowed[request.request_id] = request.deadline - request.arrival
+            heappush(self._heap, (request.deadline, request.request_id))
+
+    def over(self, request_id: str) -> None:
+        """A request ended."""
+        self._open.pop(request_id, None)
+        self._allowed.pop(request_id, None)
+
+    def late(self, now: float) -> list[RequestFinished]:
+        """The ends of open requests whose time is up; they count as told."""
+        found = []
+        while self._heap and self._heap[0][0] <= now:
+            deadline, request_id = heappop(self._heap)
+            # An id may be another request's by now.
+            if self._open.get(request_id) == deadline:
+                found.append(RequestFinished(request_id, "error", error=self._error(request_id), code=LATE))
+                self.over(request_id)
+        return found
+
+    def _error(self, request_id: str) -> str:
+        return f"The request was not finished within the {self._allowed[request_id]:g} s that it was given."

@@ -1,0 +1,63 @@
+"""Terms: whose a request is, and how long it may take, by its body, its headers and the server's settings.
+
+It reads no keys but to tell them apart. Invariant: no key leaves this file.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from starlette.types import Scope
+
+from pelton.core.errors import RequestError
+from pelton.core.request import Request, owner_of_key
+from pelton.serve.schema.fields import MAX_SECONDS
+from pelton.serve.settings import ServeSettings
+
+HEADER = "X-Request-Timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """`seconds` from its arrival on; None: any time."""
+
+    owner: str = ""
+    seconds: float | None = None
+
+    def on(self, request: Request) -> Request:
+        """The request on these terms."""
+        deadline = None if self.seconds is None else request.arrival + self.seconds
+        return replace(request, owner=self.owner, deadline=deadline)
+
+
+def terms_of(settings: ServeSettings, scope: Scope, user: str | None = None, timeout: float | None = None) -> Terms:
+    """`user`, `timeout`: the body's fields. RequestError for a header that is no number of seconds.
+
+    The shorter of header and field holds, and without both the setting. A request is its API key's where there are
+    several, else its user's.
+    """
+    given = [seconds for seconds in (timeout, _seconds(scope)) if seconds is not None]
+    seconds = min(given, default=settings.request_timeout or None)
+    if len(settings.api_keys) > 1:
+        _, _, key = _header(scope, b"authorization").partition(b" ")
+        return Terms(owner_of_key(key.strip().decode("latin-1")), seconds)
+    return Terms(user or "", seconds)
+
+
+def _seconds(scope: Scope) -> float | None:
+    """What the header says."""
+    text = _header(scope, HEADER.lower().encode()).decode("latin-1").strip()
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= MAX_SECONDS:
+        raise RequestError(
+            f"{HEADER}: {text[:60]!r} cannot be used.", f"Send seconds, above 0 and at most {MAX_SECONDS:g}."
+        )
+    return seconds
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes:
+    return next((value for name, value in scope.get("headers", ()) if name == wanted), b"")

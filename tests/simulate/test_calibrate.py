@@ -1,0 +1,37 @@
+"""Steps of a real model, measured here: what is made of them is sound, and kept. No time is judged."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.running import invoke
+
+from pelton.core.clock import SystemClock
+from pelton.core.config import resolve
+from pelton.measure.simulate.calibrate import measured
+from pelton.measure.step_time import Shape
+
+
+def test_each_shape_is_measured(smollm2: Path) -> None:
+    shapes = [Shape(1, 64), Shape(1, 64, 3), Shape(32, 0)]
+    told: list[Shape] = []
+    times = measured(resolve(smollm2, {}), shapes, 49_152, SystemClock(), lambda: told.append(shapes[len(told)]))
+    assert [timed.shape for timed in times] == shapes == told
+    assert [timed.tokens for timed in times] == [1, 3, 32]
+    assert all(timed.time.step > 0 and min(timed.time.ops) >= 0 for timed in times)
+
+
+@pytest.mark.slow
+def test_what_was_measured_is_used_the_next_time(
+    data: Path, smollm2: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Of the real cache only the model is needed, by its path.
+    monkeypatch.setenv("PELTON_CACHE", str(tmp_path))
+    words = ("simulate", str(data / "traces" / "azure_llm_2023_code.csv"), "--requests", "5", "--num-blocks", "300")
+    words = (*words, "--max-model-len", "1024", "--model", str(smollm2), "--json")
+    rough = invoke(*words)
+    assert "--calibrate measures steps" in rough.stderr and json.loads(rough.stdout)["step_times"] == "probed"
+    first, again = invoke(*words, "--calibrate"), invoke(*words)
+    assert json.loads(first.stdout)["step_times"] == "measured", first.stderr
+    assert first.stdout == again.stdout
+    assert [file.suffix for file in (tmp_path / "steps").iterdir()] == [".json"]
