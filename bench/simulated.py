@@ -1,6 +1,9 @@
 """Whether the simulator tells the truth: the same arrivals in virtual time and on the real engine, in turns.
 
-python bench/simulated.py --trace FILE [--trace FILE2] [MODEL] [--requests 200] [--rates 0.5,0.9]
+python bench/simulated.py --trace FILE [--trace FILE2] [MODEL] [--requests 200] [--rates 0.5,0.8] [--cpu-time]
+
+With --cpu-time one thread computes, and what counts is its CPU time in place of the clock's: figures then hold also
+where others use the machine. Calls have one step each then.
 
 Steps of the model are measured first, a few seconds. Then each trace is simulated and replayed in this process in real
 time, at shares of the rate that the engine can just serve (which the simulator says): the first --requests of it,
@@ -14,12 +17,13 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import record
+from cpu_time import ClockedBackend, CpuClock, CpuPace
 
+from pelton.backends.cpu.backend import CpuBackend
 from pelton.backends.cpu.machine import machine as this_machine
 from pelton.checkpoint.fetch.pull import pull
 from pelton.core.clock import Clock, SystemClock
@@ -47,6 +51,7 @@ COMPARED = {
 }
 JUDGED = ("ttft_p50_ms", "itl_p50_ms", "out_tok_s")
 LEAST, MOST = 0.8, 1.25
+WARM = 24  # requests before those that count
 Table = Mapping[str, Any]
 
 
@@ -97,12 +102,15 @@ class Calibrated:
 
     def __call__(self, module: Module, exact: bool) -> StepSeconds:
         if self._found is None:
-            probe = record.probe(self._given)
+            probe = record.probe(self._given, self._config.backend.threads)
             if probe is None:
                 raise SystemExit("simulated: --no-probe leaves nothing to compare steps with")
             rates = Rates.probed(probe, module)
-            times = measured(self._config, shapes_for(self._config, module.context), module.vocab, SystemClock())
-            self._found = StepSeconds(module, rates, slack_of(module, rates, times, exact=exact), exact=exact)
+            shapes, clock, backend = shapes_for(self._config, module.context), clock_of(self._given), None
+            if isinstance(clock, CpuClock):
+                backend = ClockedBackend(CpuBackend(), clock)
+            steps = measured(self._config, shapes, module.vocab, clock, backend=backend)
+            self._found = StepSeconds(module, rates, slack_of(module, rates, steps, exact=exact), exact=exact)
         return self._found
 
 
@@ -115,17 +123,24 @@ def read(file: str, count: int) -> Trace:
     raise SystemExit(f"simulated: {file} is no trace that is known")
 
 
-def real(config: EngineConfig, trace: Trace, choice: Choice) -> Table:
+def clock_of(given: argparse.Namespace) -> Clock:
+    return CpuClock() if given.cpu_time else SystemClock()
+
+
+def real(config: EngineConfig, trace: Trace, choice: Choice, *, cpu_time: bool) -> Table:
     """The same arrivals on the real engine, paced by the clock."""
-    pace = RealPace()
+    pace = CpuPace() if cpu_time else RealPace()
     parts = build_engine(config, pace.clock)
     try:
         prepared = prepare(trace, choice, parts.engine.scheduler.max_len)
-        warm = prepare(Trace(trace.calls[:4], timed=False), replace(choice, rate=None), parts.engine.scheduler.max_len)
+        # As in a server that has run for a while: memory is touched, and caches of code are warm.
+        crowd = Trace(trace.calls[:WARM], timed=False)
+        warm = prepare(crowd, replace(choice, rate=None), parts.engine.scheduler.max_len)
         replay(parts.engine, warm.arrivals, pace, parts.limits.vocab)
         parts.engine.reset_prefix_cache()
         before = parts.engine.stats
-        parts.engine.runner.wake = pace.reader
+        if isinstance(pace, RealPace):
+            parts.engine.runner.wake = pace.reader
         done = replay(parts.engine, prepared.arrivals, pace, parts.limits.vocab)
         table = outcome(done, parts.engine.stats, {})
         looked, found = "prefix_queries_tokens", "prefix_hit_tokens"
@@ -134,7 +149,8 @@ def real(config: EngineConfig, trace: Trace, choice: Choice) -> Table:
         return {**table, "prefix_hit_rate": hits / asked if asked else None}
     finally:
         parts.close()
-        pace.close()
+        if isinstance(pace, RealPace):
+            pace.close()
 
 
 def compared(simulated: Table, seen: Table) -> dict[str, dict[str, float | None]]:
@@ -169,18 +185,21 @@ def main() -> None:
     )
     flags.add_argument("--requests", type=int, default=200, help="the first ones of each trace (default: 200)")
     flags.add_argument(
-        "--rates", default="0.5,0.9", help="shares of the rate that can just be served (default: 0.5,0.9)"
+        "--rates", default="0.5,0.8", help="shares of the rate that can just be served (default: 0.5,0.8)"
     )
     flags.add_argument("--max-model-len", type=int, default=4096)
     flags.add_argument("--max-num-seqs", type=int, default=32)
     flags.add_argument("--max-num-batched-tokens", type=int, default=256)
     flags.add_argument("--num-blocks", type=int, default=1024)
+    flags.add_argument("--cpu-time", action="store_true", help="one thread, and its CPU time")
     given = flags.parse_args()
     before = record.machine()
     names = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_blocks")
-    settings = {name: getattr(given, name) for name in names}
+    settings: dict[str, object] = {name: getattr(given, name) for name in names}
+    if given.cpu_time:
+        settings |= {"threads": 1, "max_steps_per_call": 1}
     config = resolve(pull(given.model), settings)
-    times, machine = Calibrated(config, given), this_machine(0)
+    times, machine = Calibrated(config, given), this_machine(config.backend.threads)
     figures: dict[str, object] = {}
     for file in given.trace:
         trace = read(file, given.requests)
@@ -190,12 +209,11 @@ def main() -> None:
             choice = Choice(count=given.requests, rate=share * full)
             title = f"{Path(file).name} at {choice.rate:.3g} requests/s"
             ours = outcome_of(simulate(config, trace, choice, machine, times))
-            figures[title] = found = compared(ours, real(config, trace, choice))
+            figures[title] = found = compared(ours, real(config, trace, choice, cpu_time=given.cpu_time))
             print(line(title, found), flush=True)
     if not given.dry:
-        told = {"model": given.model, "requests": given.requests, "rates": given.rates, **settings}
-        told["date"] = datetime.now(UTC).strftime("%Y-%m-%d")
-        record.keep("simulated", told, figures, before)
+        asked = {name: getattr(given, name) for name in ("model", "cpu_time", "requests", "rates")}
+        record.keep("simulated", {**asked, **settings}, figures, before)
 
 
 def outcome_of(done: Any) -> Table:

@@ -13,7 +13,12 @@ import shutil
 import sys
 from pathlib import Path
 
-import gguf
+try:
+    import gguf
+except ModuleNotFoundError:
+    raise SystemExit(
+        "There is no package gguf here: this file runs in the tools' environment, which python -m bench.peers makes."
+    ) from None
 import numpy as np
 
 # general.file_type of each.

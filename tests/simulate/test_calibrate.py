@@ -15,10 +15,11 @@ from pelton.measure.step_time import Shape
 def test_each_shape_is_measured(smollm2: Path) -> None:
     shapes = [Shape(1, 64), Shape(1, 64, 3), Shape(32, 0)]
     told: list[Shape] = []
-    times = measured(resolve(smollm2, {}), shapes, 49_152, SystemClock(), lambda: told.append(shapes[len(told)]))
-    assert [timed.shape for timed in times] == shapes == told
-    assert [timed.tokens for timed in times] == [1, 3, 32]
-    assert all(timed.time.step > 0 and min(timed.time.ops) >= 0 for timed in times)
+    steps = measured(resolve(smollm2, {}), shapes, 49_152, SystemClock(), lambda: told.append(shapes[len(told)]))
+    assert [timed.shape for timed in steps.timed] == shapes == told
+    assert [timed.tokens for timed in steps.timed] == [1, 3, 32]
+    assert all(timed.time.step > 0 and min(timed.time.ops) >= 0 for timed in steps.timed)
+    assert [count for count, _ in steps.beside] == [1, 3] and all(seconds > 0 for _, seconds in steps.beside)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from tests.backends.mini import mini_module, with_windows
 from tests.backends.probed import canned
 
 from pelton.core.config import resolve
-from pelton.measure.simulate.calibrate import Timed, shapes_for, slack_of
+from pelton.measure.simulate.calibrate import Steps, Timed, shapes_for, slack_of
 from pelton.measure.simulate.kept import Calibrated, kept_file, key_of, load, save
 from pelton.measure.simulate.step_seconds import Rates, Slack, StepSeconds, at, groups_of
 from pelton.measure.step_time import Shape, StepTime
@@ -114,7 +114,8 @@ def test_measured_steps_are_foretold(module: Module) -> None:
     """From times that follow from a Slack, one is made that foretells these times, and others near."""
     shapes = [Shape(1, 208, 1), Shape(1, 1008, 1), Shape(1, 208, 8), Shape(64, 0), Shape(64, 512)]
     times = [timed(module, shape, CURVES) for shape in shapes]
-    found = slack_of(module, RATES, times)
+    beside = tuple((count, CURVES.call_s + CURVES.row_s * count) for count in (1, 32))
+    found = slack_of(module, RATES, Steps(tuple(times), beside))
     assert found.around_s == pytest.approx(CURVES.around_s)
     assert (found.call_s, found.row_s) == pytest.approx((CURVES.call_s, CURVES.row_s))
     assert found.attend_s == pytest.approx(CURVES.attend_s, rel=0.05)
@@ -127,8 +128,8 @@ def test_measured_steps_are_foretold(module: Module) -> None:
 
 
 def test_one_measured_step_is_enough(module: Module) -> None:
-    found = slack_of(module, RATES, [timed(module, Shape(1, 208, 1), CURVES)])
-    assert found.attend_s == 0.0 and found.row_s == 0.0
+    found = slack_of(module, RATES, Steps((timed(module, Shape(1, 208, 1), CURVES),), ((1, 3e-4), (1, 3e-4))))
+    assert (found.attend_s, found.call_s, found.row_s) == (0.0, 3e-4, 0.0)
     taken = StepSeconds(module, RATES, found).step(((208, 1),), 1)
     assert taken == pytest.approx(timed(module, Shape(1, 208, 1), CURVES).time.step, rel=0.02)
 

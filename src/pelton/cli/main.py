@@ -138,7 +138,7 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         drop_output()
-        say(f"error: {error if error.filename else error.strerror}.")
+        say(f"error: {error.strerror}{f': {error.filename!r}' if error.filename else ''}.")
         sys.exit(1)
 
 

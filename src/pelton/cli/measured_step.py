@@ -13,7 +13,7 @@ from pelton.backends.cpu.probe.figures import FLOAT, INT8, MachineProbe
 from pelton.backends.cpu.probe.identity import identify
 from pelton.backends.cpu.probe.limits import expansion_rate, matrix_rate, read_rate
 from pelton.cli.fold import Run, fold
-from pelton.cli.terminal import Status, count_text, emit, say_notes, size_text, table_lines
+from pelton.cli.terminal import Status, count_text, emit, say, say_notes, shows_progress, size_text, table_lines
 from pelton.core.clock import SystemClock
 from pelton.core.config import EngineConfig, resolve
 from pelton.engine.build import build_engine
@@ -119,6 +119,8 @@ def show(
 ) -> None:
     """Loads the model of `settings["model"]`, measures, and prints. SettingError and the errors of a start come out."""
     config = _config(shape, settings)
+    if not shows_progress():
+        say("loading and measuring ...", dim=True)
     with Status("loading and measuring ...") as status:
         measured = _measure(config, described, shape, repeats)
     say_notes(status.warnings)

@@ -85,7 +85,7 @@ def refuse_coded(storages: Iterable[Storage], asked: str) -> None:
     if coded:
         raise SettingError(
             f"{asked} cannot work: the model's weights are quantised already ({', '.join(coded)}).",
-            "Leave it out, or take the model in bf16.",
+            "Leave it out, or take the model in bf16 (of one on the Hub: pelton pull OWNER/NAME).",
         )
 
 

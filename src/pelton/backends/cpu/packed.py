@@ -160,7 +160,12 @@ class PackedCache:
             self._folder.mkdir(parents=True, exist_ok=True)
             return size * FREE_SHARE <= shutil.disk_usage(self._folder).free
         except OSError as error:
-            _log.debug("No packed weights are kept: %s", error)
+            _log.warning(
+                "No packed weights are kept, so the next start packs them again: %s: %s. "
+                "Let the folder be written, choose another by PELTON_CACHE, or set packed_cache_bytes=0.",
+                error.strerror,
+                error.filename,
+            )
             return False
 
     def write(self, wanted: Sequence[Wanted], parts: Sequence[memoryview], stopped: Callable[[], bool]) -> bool:

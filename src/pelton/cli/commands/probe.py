@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 from tqdm import tqdm
 
+from pelton.backends.cpu.machine import allowed_cores
 from pelton.backends.cpu.probe.cached import encode, load, save
 from pelton.backends.cpu.probe.figures import FLOAT, INT8, PARTS, PIECES, MachineProbe, Spread
 from pelton.backends.cpu.probe.identity import identify
@@ -17,6 +18,7 @@ from pelton.cli.options import debug_option
 from pelton.cli.terminal import emit, say, say_notes, shows_progress, size_text, table_lines
 
 GIGA, TERA = 1e9, 1e12
+THREADS_A_CORE = 4  # more of them would measure how they wait for each other, for a very long time
 # What the lines of explanation speak of: a small model's weights in four bits, and its parameters.
 EXAMPLE_BYTES, EXAMPLE_FORMAT, EXAMPLE_PARAMETERS = 97_000_000, "q4m", 135_000_000
 BUSY = (
@@ -38,12 +40,15 @@ def probe(quick: bool, force: bool, as_json: bool, threads: int) -> None:
     Figures are kept in the cache folder, for this machine and this build alone. Measured while other programs run,
     they are too low: close those first.
     """
+    _expect_cores_for(threads)
     identity = identify(threads)
     kept = None if force else load(identity)
     if kept is not None and kept.quick and not quick:
         say(f"there are quick figures of {kept.date}; measuring in full", dim=True)
         kept = None
     if kept is None:
+        if not shows_progress():
+            say(f"measuring the machine, about {'three' if quick else 'fifteen'} seconds ...", dim=True)
         figures = measured(QUICK if quick else FULL, threads)
         path = save(figures)
         say(f"kept in {path}" if path else "note: the cache folder cannot be written, so nothing is kept", dim=True)
@@ -53,6 +58,15 @@ def probe(quick: bool, force: bool, as_json: bool, threads: int) -> None:
     if figures.busy:
         say_notes([BUSY.format(figures.load_before, _count(figures.identity.cores, "core"))])
     emit(encode(figures).decode() if as_json else "\n".join(lines(figures)) + "\n")
+
+
+def _expect_cores_for(threads: int) -> None:
+    cores = len(allowed_cores())
+    if threads > THREADS_A_CORE * cores:
+        raise click.UsageError(
+            f"--threads {threads}: this process may run on {_count(cores, 'core')}; more than {THREADS_A_CORE * cores} "
+            "threads would measure how they wait for each other. Leave it out, or take fewer."
+        )
 
 
 def measured(effort: Effort, threads: int = 0) -> MachineProbe:

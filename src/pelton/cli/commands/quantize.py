@@ -88,13 +88,13 @@ def _write(checkpoint: Checkpoint, wanted: Mapping[str, Rounding], out: Path, *,
 
 def _wanted(checkpoint: Checkpoint, method: Method) -> tuple[dict[str, Rounding], tuple[str, ...]]:
     """What each tensor of the files becomes, by its name there, and notes; SettingError for models that cannot be."""
+    module = build_module(checkpoint)
+    refuse_coded(matrices(module), f"--scheme {method.label()}")
     if checkpoint.layout != HF:
         raise SettingError(
             f"{checkpoint.path} is a GGUF file, whose settings and tokenizer are not Hugging Face's.",
             "Take the model's folder; --quantization of the other commands works with the file.",
         )
-    module = build_module(checkpoint)
-    refuse_coded(matrices(module), f"--scheme {method.label()}")
     chosen = plan(module, method)
     wanted: dict[str, Rounding] = {}
     for name, rounding in chosen.items():

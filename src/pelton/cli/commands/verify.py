@@ -23,7 +23,7 @@ from pelton.cli.options import (
     parse_length,
     written_size,
 )
-from pelton.cli.terminal import Status, decode_text, emit, say_notes, shows_progress
+from pelton.cli.terminal import Status, decode_text, emit, say, say_notes, shows_progress
 from pelton.core.config import ACTIVATIONS, DTYPES, LINEAR_FORMS, EngineConfig, resolve
 from pelton.core.errors import CapacityError, CheckpointError, RequestError, SettingError
 from pelton.engine.needs import check_names
@@ -109,6 +109,8 @@ def verify_model(model: str | None, model_flag: str | None, as_json: bool, **fla
     reference = choose_model(model, model_flag)
     extent, config = _extent(flags), _config(reference, flags)
     ready = _ready(config, flags)
+    if not shows_progress():
+        say(f"verifying with the {ready.report.isa} kernels; the report comes at the end ...", dim=True)
     try:
         report = verify(ready.rig, ready.cases, extent, seed=_whole(flags["seed"]), progress=shows_progress())
     finally:

@@ -7,9 +7,15 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from pelton.backends.backend import Backend
 from pelton.core.clock import Clock
 from pelton.core.config import BLOCK_TOKENS, EngineConfig, resolve
+from pelton.core.params import SamplingParams
+from pelton.core.request import Request
 from pelton.engine.build import build_engine
+from pelton.engine.engine import Engine
 from pelton.measure.simulate.step_seconds import (
     ATTENTION,
     ENTRY,
@@ -28,9 +34,11 @@ from pelton.program.module import Module
 from pelton.program.values import StepShape
 
 REPEATS = 7
+DECODES = 16  # steps by which the engine's own work is measured
 # (tokens, context, sequences): decoding alone and together, pieces of prompts early and late.
 SHAPES = (
-    (1, 256, 1), (1, 1024, 1), (1, 256, 2), (1, 512, 4), (1, 512, 8), (1, 256, 16), (1, 256, 32),
+    (1, 256, 1), (1, 1024, 1), (1, 256, 2), (1, 512, 4), (1, 512, 8), (1, 256, 12), (1, 256, 16), (1, 256, 24),
+    (1, 256, 32),
     (16, 128, 1), (64, 0, 1), (128, 512, 1), (256, 0, 1), (256, 1792, 1), (512, 0, 1), (2048, 0, 1),
 )  # fmt: skip
 MOST_TOKENS = 512  # of a step that is always measured
@@ -54,6 +62,17 @@ class Timed:
         return self.shape.tokens * self.shape.sequences
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What was measured: steps by themselves, at least one, and of calls with so many sequences the seconds that the
+    engine took beside the backend, where its steps were real ones: behind these the caches hold weights and not what
+    Python needs, so that it takes several times as long as with nothing to compute.
+    """
+
+    timed: tuple[Timed, ...]
+    beside: tuple[tuple[int, float], ...]
+
+
 def shapes_for(config: EngineConfig, context: int) -> list[Shape]:
     """Those of SHAPES that make sense: no longer texts than the model and the settings allow, no more sequences, and
     the larger steps only as far as the settings go beyond them.
@@ -70,19 +89,25 @@ def shapes_for(config: EngineConfig, context: int) -> list[Shape]:
 
 
 def measured(
-    config: EngineConfig, shapes: Sequence[Shape], vocab: int, clock: Clock, told: Callable[[], object] = lambda: None
-) -> list[Timed]:
-    """The shapes' times on the real backend of the settings. `told` is called behind each."""
+    config: EngineConfig,
+    shapes: Sequence[Shape],
+    vocab: int,
+    clock: Clock,
+    told: Callable[[], object] = lambda: None,
+    backend: Backend | None = None,
+) -> Steps:
+    """The shapes' times on the real backend of the settings, or on this one. `told` is called behind each."""
     blocks = max(shape.sequences * shape.blocks for shape in shapes)
     longest = max(shape.context + shape.tokens for shape in shapes)
     sizes: dict[str, object] = {
         "max_num_seqs": max(shape.sequences for shape in shapes),
         "max_num_batched_tokens": max(shape.tokens * shape.sequences for shape in shapes),
+        "max_steps_per_call": 1,
     }
     schedule = resolve(config.model.model, sizes).schedule
     cache = replace(config.cache, num_blocks=max(blocks, -(-longest // BLOCK_TOKENS)), kv_cache_memory_bytes=None)
     model = replace(config.model, max_model_len=longest)
-    parts = build_engine(replace(config, model=model, schedule=schedule, cache=cache))
+    parts = build_engine(replace(config, model=model, schedule=schedule, cache=cache), clock, backend)
     try:
         groups = parts.report.kv_groups
         pools = Pools(tuple(count for count, _, _ in groups), tuple(window for _, _, window in groups))
@@ -90,9 +115,27 @@ def measured(
         for shape in shapes:
             found.append(Timed(shape, measure_step(parts.executable, pools, shape, vocab, REPEATS, clock)))
             told()
-        return found
+        counts = sorted({shape.sequences for shape in shapes})
+        beside = tuple((count, _beside(parts.engine, count, vocab)) for count in (counts[0], counts[-1]))
+        return Steps(tuple(found), beside)
     finally:
         parts.close()
+
+
+def _beside(engine: Engine, sequences: int, vocab: int) -> float:
+    """Seconds that the engine takes beside the backend for a step that decodes so many sequences, the median."""
+    prompts = np.random.default_rng(sequences).integers(0, vocab, (sequences, 2)).tolist()
+    most = DECODES + 1
+    params = SamplingParams(seed=0, max_tokens=most, ignore_eos=True)
+    for number, prompt in enumerate(prompts):
+        engine.add_request(Request(f"{sequences}/{number}", tuple(prompt), params, frozenset(), most, arrival=0.0))
+    taken = []
+    while engine.has_work:
+        before = engine.stats.backend_seconds_total
+        engine.step()
+        if engine.stats.step_tokens == sequences:
+            taken.append(engine.stats.step_seconds - (engine.stats.backend_seconds_total - before))
+    return max(statistics.median(taken), 0.0)
 
 
 class _Fit:
@@ -149,18 +192,18 @@ class _Fit:
         return sum(times * self._rates.seconds(cost) for times, cost in costs)
 
 
-def slack_of(module: Module, rates: Rates, times: Sequence[Timed], *, exact: bool = False) -> Slack:
-    """Of measured steps of this module, at least one."""
-    fit = _Fit(module, rates, times, exact=exact)
+def slack_of(module: Module, rates: Rates, steps: Steps, *, exact: bool = False) -> Slack:
+    """Of measured steps of this module."""
+    fit = _Fit(module, rates, steps.timed, exact=exact)
     attend_s = fit.attend_s()
-    call_s, row_s = _line([(timed.shape.sequences, timed.time.python) for timed in times])
+    call_s, row_s = _line(steps.beside)
     return Slack(
         products=fit.curve(PRODUCTS, lambda timed: timed.tokens),
         attention=fit.curve(ATTENTION, lambda timed: timed.shape.tokens, attend_s * fit.attends),
         head=fit.curve(HEAD, lambda timed: timed.shape.sequences),
         rest=fit.curve(REST, lambda timed: timed.tokens),
         attend_s=attend_s,
-        around_s=statistics.median(timed.time.around for timed in times),
+        around_s=statistics.median(timed.time.around for timed in steps.timed),
         call_s=call_s,
         row_s=row_s,
     )

@@ -19,7 +19,7 @@ from pelton.measure.simulate.step_seconds import Curve, Rates, Slack
 from pelton.program.coordinates import coordinates
 from pelton.program.module import Module
 
-FORMAT = 1  # of the file and of what is measured; another number makes all files old
+FORMAT = 2  # of the file and of what is measured; another number makes all files old
 _log = logging.getLogger("pelton")
 
 

@@ -159,6 +159,7 @@ def _sent(engine: Engine, arrival: Arrival, start: float, vocab: int) -> str | N
         frozenset(),
         arrival.output,
         arrival=start + arrival.at,
+        owner=arrival.client,
     )
     try:
         engine.add_request(request)

@@ -16,7 +16,7 @@ from pelton.measure.simulate.arrivals import Choice, Prepared, prepare
 from pelton.measure.simulate.cache_sizes import Reuse, reuse
 from pelton.measure.simulate.replay import Replayed, VirtualPace, replay
 from pelton.measure.simulate.trace import Trace
-from pelton.measure.simulate.virtual import TimesOf, VirtualBackend
+from pelton.measure.simulate.virtual import RatesOf, TimesOf, VirtualBackend
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,16 @@ def simulate(
     machine: Machine,
     times_of: TimesOf,
     started: Callable[[Prepared], Callable[[int], object]] = lambda prepared: lambda ended: None,
+    rates_of: RatesOf = lambda threads, working_set, rounded: None,
 ) -> Simulated:
     """Replays the chosen part of the trace on an engine of these settings, in virtual time.
 
     `started` is told what will be replayed, and gives what is called with the number of requests that each step ends.
+    `rates_of`: what the machine is known to do, by which an engine chooses the size of its steps.
     PeltonErrors as build_engine and prepare raise.
     """
     clock = FakeClock()
-    backend = VirtualBackend(like_here(config, machine), times_of, clock)
+    backend = VirtualBackend(like_here(config, machine), rates_of, times_of, clock)
     parts = build_engine(config, clock, backend)
     try:
         assert backend.executable is not None

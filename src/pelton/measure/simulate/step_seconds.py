@@ -46,7 +46,8 @@ class Slack(msgspec.Struct, frozen=True):
 
 
 # Medians of SmolLM2-135M in 4 and 8 bits and in bf16, of 1, 8, 32 and 2,048 tokens, on two cores of a server's
-# processor (bench/results/step.jsonl). Another machine or model may differ by a half: then measure.
+# processor (bench/results/step.jsonl); what Python takes is about twice of that with nothing to compute. Another
+# machine or model may differ by a half: then measure.
 TYPICAL = Slack(
     products=((1, 1.2), (8, 1.5), (32, 1.55), (2048, 1.45)),
     attention=((1, 1.4), (8, 2.0), (64, 2.6)),
@@ -54,8 +55,8 @@ TYPICAL = Slack(
     rest=((1, 6.0), (8, 3.3), (32, 3.0), (2048, 2.2)),
     attend_s=3e-6,
     around_s=3e-5,
-    call_s=5e-5,
-    row_s=4.5e-6,
+    call_s=1.5e-4,
+    row_s=9e-6,
 )
 
 

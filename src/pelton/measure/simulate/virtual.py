@@ -15,6 +15,7 @@ from pelton.backends.backend import (
     CompileOptions,
     Float32,
     Machine,
+    Rates,
     StepInputs,
     StepOutputs,
     WorkingMemory,
@@ -27,6 +28,7 @@ from pelton.program.op import Op
 
 NOTHING = "a virtual block holds nothing that could be read"
 TimesOf = Callable[[Module, bool], StepSeconds]  # of a model, in fp32 or not
+RatesOf = Callable[[int, int, bool], Rates | None]  # as Backend.rates
 
 
 class VirtualExecutable:
@@ -123,11 +125,14 @@ class VirtualBlocks:
 
 
 class VirtualBackend:
-    """Compiles to one VirtualExecutable, which is `executable` from then on; `like`: the machine it pretends to be."""
+    """Compiles to one VirtualExecutable, which is `executable` from then on; `like`: the machine it pretends to be,
+    `rates_of` what is kept of that one.
+    """
 
-    def __init__(self, like: Machine, times_of: TimesOf, clock: FakeClock) -> None:
+    def __init__(self, like: Machine, rates_of: RatesOf, times_of: TimesOf, clock: FakeClock) -> None:
         self.executable: VirtualExecutable | None = None
         self._like = like
+        self._rates_of = rates_of
         self._times_of = times_of
         self._clock = clock
 
@@ -143,5 +148,5 @@ class VirtualBackend:
     def machine(self, threads: int = 0) -> Machine:
         return self._like
 
-    def rates(self, threads: int, working_set: int, *, rounded: bool = False) -> None:
-        """Nobody has measured a machine that is pretended: whoever must know how fast it is times steps of it."""
+    def rates(self, threads: int, working_set: int, *, rounded: bool = False) -> Rates | None:
+        return self._rates_of(threads, working_set, rounded)

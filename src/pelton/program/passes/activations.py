@@ -29,7 +29,7 @@ def with_activations(module: Module, activations: str) -> tuple[Module, tuple[st
     if not marked:
         raise SettingError(
             f"activations={activations!r} has no effect: the model has no quantised matrices.",
-            'Add --quantization int8 (quantization="int8"), or take a quantised model.',
+            "Add quantization='int8', or take a quantised model.",
         )
     note = "Activations are rounded to 8 bits before products with quantised weights: faster, and not the same answers"
     return changed, (f"{note} (docs/quantization.md).",)

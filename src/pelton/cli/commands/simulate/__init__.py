@@ -187,7 +187,7 @@ def _simulated(config: EngineConfig, trace: Trace, times: StepTimes, flags: Flag
             bar.reset(total=len(prepared.arrivals))
             return lambda ended: bar.update(ended)
 
-        return simulate(config, trace, choice, this_machine(config.backend.threads), times, started)
+        return simulate(config, trace, choice, this_machine(config.backend.threads), times, started, times.rates_of)
 
 
 def _progress(flags: Flags) -> bool:
@@ -259,7 +259,9 @@ def _prompts(config: EngineConfig, reference: str, times: StepTimes, flags: Flag
     """The table of cache sizes for the user's own prompts."""
     file = flags["prompts"]
     assert isinstance(file, Path)
-    backend = VirtualBackend(like_here(config, this_machine(config.backend.threads)), times, FakeClock())
+    backend = VirtualBackend(
+        like_here(config, this_machine(config.backend.threads)), times.rates_of, times, FakeClock()
+    )
     parts = build_engine(config, FakeClock(), backend)
     try:
         executable = backend.executable

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 
 from tqdm import tqdm
 
+from pelton.backends import backend
+from pelton.backends.cpu.backend import CpuBackend
 from pelton.backends.cpu.probe import cached
 from pelton.backends.cpu.probe.figures import MachineProbe
 from pelton.backends.cpu.probe.identity import identify
@@ -64,13 +66,19 @@ class StepTimes:
         self.notes.append(ROUGH)
         return StepSeconds(module, self._rates(probe, module), TYPICAL, exact=exact)
 
+    def rates_of(self, threads: int, working_set: int, rounded: bool) -> backend.Rates | None:
+        """What an engine on the machine to simulate would know of it, as Backend.rates."""
+        if self.given is not None:
+            return backend.Rates(self.given.read, self.given.products, GIVEN)
+        return CpuBackend().rates(threads, working_set, rounded=rounded)
+
     def _measured(self, module: Module, exact: bool) -> Calibrated:
         rates = self._rates(self._probe(), module)
         shapes = shapes_for(self.config, module.context)
         with tqdm(total=len(shapes), desc="measuring steps", unit="step", leave=False, disable=not self._shows) as bar:
-            times = measured(self.config, shapes, module.vocab, SystemClock(), bar.update)
-        busy = sum(timed.time.busy for timed in times) > len(times) // 3
-        slack = slack_of(module, rates, times, exact=exact)
+            steps = measured(self.config, shapes, module.vocab, SystemClock(), bar.update)
+        busy = sum(timed.time.busy for timed in steps.timed) > len(shapes) // 3
+        slack = slack_of(module, rates, steps, exact=exact)
         return Calibrated(rates, slack, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), busy)
 
     def _rates(self, probe: MachineProbe, module: Module) -> Rates:

@@ -51,12 +51,24 @@ void attend_group(const AttendCall& call, const AttendTile (&tiles)[3], const fl
         for (int p = 0; p < P; ++p) parts[b][p] = attend_part(pairs.spans[p], b);
         job.reach[b] = attend_reach(parts[b], P);
         if (!job.reach[b].last) continue;
+#if defined(PELTON_ISA_AVX512_BF16)
+        if (tile.key_fours[b]) {
+            attend_scores_fours<P>(q, call.args.kv.key_dim, tile.key_fours[b], weights + b * BLOCK);
+            continue;
+        }
+#endif
         const uint8_t* next = ahead.key[b] ? ahead.key[b] : tile.key[b];
         attend_scores<S, P>(q, call.args.kv.key_dim, tile.key[b], next, weights + b * BLOCK);
     }
-    attend_softmax<S::ROUNDED>(call, pairs, P, weights, alpha);
 #if defined(PELTON_ISA_AVX512_BF16)
-    narrow(weights, P * TILE, reinterpret_cast<uint16_t*>(weight_pairs));
+    if (attend_plain(call.args) && attend_whole(job.reach[0]) && attend_whole(job.reach[1])) {
+        attend_softmax_whole<P>(call, pairs, weights, alpha, weight_pairs);
+    } else {
+        attend_softmax<S::ROUNDED>(call, pairs, P, weights, alpha);
+        narrow(weights, P * TILE, reinterpret_cast<uint16_t*>(weight_pairs));
+    }
+#else
+    attend_softmax<S::ROUNDED>(call, pairs, P, weights, alpha);
 #endif
     const int width = call.args.kv.value_dim, whole = width - call.tail;
     AttendDims dims = {{}, {}, width, 0, LANES};
@@ -163,18 +175,41 @@ inline int attend_next(const AttendArgs& args, const AttendPair* batch, const At
     return count;
 }
 
+#if defined(PELTON_ISA_AVX512_BF16)
+// Makes a tile's fours, where there is room for them; asks for what is ahead.
+inline void attend_fours(const AttendCall& call, AttendTile& tile, const AttendTile& ahead, uint8_t* fours) {
+    const int keys = call.args.kv.key_dim, values = call.args.kv.value_dim;
+    if (keys + values > FOURS_DIMS || call.tail) return;
+    const size_t key_bytes = attend_four_at(keys / 4, BLOCK / LANES, 0), value_bytes = attend_four_at(BLOCK / 4, values / LANES, 0);
+    for (int b = 0; b < 2; ++b) {
+        if (!tile.key[b]) continue;
+        uint8_t* own = fours + b * (key_bytes + value_bytes);
+        attend_make_fours(tile.key[b], ahead.key[b] ? ahead.key[b] : tile.key[b], keys / 2, BLOCK / LANES, own);
+        attend_make_fours(tile.value[b], ahead.value[b] ? ahead.value[b] : tile.value[b], BLOCK / 2, values / LANES, own + key_bytes);
+        tile.key_fours[b] = own;
+        tile.value_fours[b] = own + key_bytes;
+    }
+}
+#endif
+
 // A batch over tiles [first, last). q: prepared, [count][key_dim].
 template <class S>
 void attend_batch(const AttendCall& call, int first, int last, const AttendPair* batch, int count, const float* q) {
     const AttendArgs& args = call.args;
     alignas(64) uint8_t copy[2 * BLOCK * LANES * 4];
     if (call.tail) std::memset(copy, 0, sizeof(copy));
+#if defined(PELTON_ISA_AVX512_BF16)
+    alignas(64) uint8_t fours[2 * FOURS_DIMS * LANES * sizeof(float)];
+#endif
     const int end = last * TILE;
     AttendRange range = attend_range(args, batch, count, first * TILE, end);
     for (int start = first * TILE; start < end; start += TILE) {
         const AttendRange next = attend_range(args, batch, count, start + TILE, end);
         AttendTile tiles[3] = {attend_locate<S>(args, start, range.seen), attend_locate<S>(args, start + TILE, next.seen), {}};
         if (call.tail) tiles[2] = attend_tail<S>(call, tiles[0], copy);
+#if defined(PELTON_ISA_AVX512_BF16)
+        if (range.to - range.from > (FOURS_GROUPS - 1) * ATTEND_PAIRS) attend_fours(call, tiles[0], tiles[1], fours);
+#endif
         for (int pair = range.from; pair < range.to;) {
             AttendPairs pairs;
             const float* rows = q + static_cast<size_t>(pair) * args.kv.key_dim;

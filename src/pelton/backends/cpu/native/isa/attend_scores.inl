@@ -39,10 +39,17 @@ struct AttendReach {
     int first, all_first, all_last, last;
 };
 
+// Whether all pairs of the group see all of the block.
+inline bool attend_whole(const AttendReach& reach) { return reach.all_first == 0 && reach.all_last == BLOCK / 2; }
+
 // Where a tile's two blocks lie; null where no row of the call sees anything of a block.
 struct AttendTile {
     const uint8_t* key[2];
     const uint8_t* value[2];
+#if defined(PELTON_ISA_AVX512_BF16)
+    const uint8_t* key_fours[2];    // null where they were not made
+    const uint8_t* value_fours[2];
+#endif
 };
 
 // What a group's pairs see of a tile, and where its first column stands from each pair's own index.
@@ -58,6 +65,18 @@ struct AttendCall {
     const AttendArgs& args;
     int tail;  // value dims behind the last whole vector
 };
+
+// f(p, n) for all p < P and n < N. As constants, arrays of vectors indexed by them live in registers; where vectors are
+// arrays themselves, or need no help, that would only take the compiler minutes.
+template <int P, int N, class F>
+[[gnu::always_inline]] inline void attend_each(F f) {
+#if defined(PELTON_ISA_AVX512_BF16)
+    repeat<P>([&](auto p) __attribute__((always_inline)) { repeat<N>([&](auto n) __attribute__((always_inline)) { f(p, n); }); });
+#else
+    for (int p = 0; p < P; ++p)
+        for (int n = 0; n < N; ++n) f(p, n);
+#endif
+}
 
 // ---- storage --------------------------------------------------------------------------------------------------------
 
@@ -93,6 +112,40 @@ struct AttendF32 {
     }
 };
 
+#if defined(PELTON_ISA_AVX512_BF16)
+// ---- fours ----------------------------------------------------------------------------------------------------------
+
+// K and V as products take them (Weights): of each four dims (K) or tokens (V) a vector of two side by side and one of the
+// other two, for each run of 16 lanes. Made once of a tile that many groups of pairs look at; then a group need not put
+// them together itself, which costs it as many instructions as half of its products.
+constexpr int FOURS_DIMS = 512;  // key and value dims of the largest tiles of which they are made
+constexpr int FOURS_GROUPS = 3;  // groups of pairs that make it worth while
+constexpr size_t FOUR = 2 * LANES * sizeof(float);
+
+inline size_t attend_four_at(int four, int vectors, int vector) { return (static_cast<size_t>(four) * vectors + vector) * FOUR; }
+
+template <int N>
+[[gnu::always_inline]] inline void attend_load_four(Weights<N>& into, int n, const uint8_t* fours, int four, int vectors, int vector) {
+    const uint8_t* at = fours + attend_four_at(four, vectors, vector);
+    into.even[n] = uload(at), into.odd[n] = uload(at + FOUR / 2);
+}
+
+// Of `pairs` rows of pairs, a multiple of 2, of `vectors` runs of lanes each.
+inline void attend_make_fours(const uint8_t* side, const uint8_t* ahead, int pairs, int vectors, uint8_t* fours) {
+    for (int pair = 0; pair < pairs; pair += 2) {
+        for (int i = 0; i < vectors; ++i) {
+            AttendBf16::prefetch(ahead, pair, vectors * LANES, i * LANES);
+            AttendBf16::prefetch(ahead, pair + 1, vectors * LANES, i * LANES);
+            Weights<1> made;
+            made.load_fours(AttendBf16::at(side, pair, vectors * LANES, i * LANES), AttendBf16::at(side, pair + 1, vectors * LANES, i * LANES), 0);
+            uint8_t* at = fours + attend_four_at(pair / 2, vectors, i);
+            store(reinterpret_cast<float*>(at), floats(made.even[0]));
+            store(reinterpret_cast<float*>(at + FOUR / 2), floats(made.odd[0]));
+        }
+    }
+}
+#endif
+
 // ---- scores ---------------------------------------------------------------------------------------------------------
 
 // One dim of K for P queries: chain = q * k + chain.
@@ -105,61 +158,78 @@ template <class S, int P, int T, int SIDE>
         for (int t = 0; t < T; ++t) chain[p][t] = fma(set1(q[p * key_dim]), k[t], chain[p][t]);
 }
 
-#if defined(PELTON_ISA_AVX512_BF16)
-// Four dims of K from pair number `pair` on. q: pairs as `narrow` makes them, each row in its own place.
-template <int P, int T>
-[[gnu::always_inline]] inline void attend_four_dims(V (&even)[P][T], V (&odd)[P][T], const float* q, int key_dim, const uint8_t* key,
-                                                    const uint8_t* ahead, int pair, int token) {
-    Weights<T> k;
-    for (int t = 0; t < T; ++t) {
-        AttendBf16::prefetch(ahead, pair, BLOCK, token + t * LANES);
-        AttendBf16::prefetch(ahead, pair + 1, BLOCK, token + t * LANES);
-        k.load_fours(AttendBf16::at(key, pair, BLOCK, token + t * LANES), AttendBf16::at(key, pair + 1, BLOCK, token + t * LANES), t);
+// scores[pair][0..32) = order-1 products of P rows of q with a block's K; lanes are tokens. multiply(even, odd, d, token)
+// adds STEP dims from d on to the chains of T vectors of tokens. A last block of fewer than 32 dims stops early: its
+// missing terms are fma(0, 0, chain), which is chain + 0.
+template <int P, int STEP, class Multiply>
+[[gnu::always_inline]] inline void attend_products(int key_dim, float* scores, Multiply multiply) {
+    constexpr int T = ATTEND_VECTORS;
+    for (int token = 0; token < BLOCK; token += T * LANES) {
+        for (int start = 0; start < key_dim; start += BLOCK) {
+            V even[P][T], odd[P][T];
+            attend_each<P, T>([&](auto p, auto t) { even[p][t] = odd[p][t] = zero(); });
+            const int end = start + BLOCK < key_dim ? start + BLOCK : key_dim;
+            for (int d = start; d < end; d += STEP) multiply(even, odd, d, token);
+            if (end - start < BLOCK)
+                attend_each<P, T>([&](auto p, auto t) { even[p][t] = add(even[p][t], zero()), odd[p][t] = add(odd[p][t], zero()); });
+            attend_each<P, T>([&](auto p, auto t) {
+                float* place = scores + p * TILE + token + t * LANES;
+                store(place, add(start ? load(place) : zero(), add(even[p][t], odd[p][t])));
+            });
+        }
     }
+}
+
+#if defined(PELTON_ISA_AVX512_BF16)
+// Four dims of K from number d on. q: pairs as `narrow` makes them, each row in its own place.
+template <int P, int T>
+[[gnu::always_inline]] inline void attend_four_dims(V (&even)[P][T], V (&odd)[P][T], const float* q, int key_dim, const Weights<T>& k, int d) {
     for (int p = 0; p < P; ++p) {
         Number from[2];
-        std::memcpy(from, q + p * key_dim + pair, sizeof from);
+        std::memcpy(from, q + p * key_dim + d / 2, sizeof from);
         for (int t = 0; t < T; ++t) {
             even[p][t] = k.times_even(from[0], t, even[p][t]);
             odd[p][t] = k.times_odd(from[1], t, odd[p][t]);
         }
     }
 }
-#endif
 
-// scores[pair][0..32) = order-1 products of P rows of q with the block's K; lanes are tokens. A last block of fewer
-// than 32 dims stops early: its missing terms are fma(0, 0, chain), which is chain + 0.
+template <class S, int P>
+[[gnu::noinline]] void attend_scores(const float* q, int key_dim, const uint8_t* key, const uint8_t* ahead, float* scores) {
+    constexpr int T = ATTEND_VECTORS;
+    attend_products<P, 4>(key_dim, scores, [&](auto& even, auto& odd, int d, int token) __attribute__((always_inline)) {
+        Weights<T> k;
+        for (int t = 0; t < T; ++t) {
+            S::prefetch(ahead, d / 2, BLOCK, token + t * LANES);
+            S::prefetch(ahead, d / 2 + 1, BLOCK, token + t * LANES);
+            k.load_fours(S::at(key, d / 2, BLOCK, token + t * LANES), S::at(key, d / 2 + 1, BLOCK, token + t * LANES), t);
+        }
+        attend_four_dims<P, T>(even, odd, q, key_dim, k, d);
+    });
+}
+
+// The same of a block's fours.
+template <int P>
+[[gnu::noinline]] void attend_scores_fours(const float* q, int key_dim, const uint8_t* fours, float* scores) {
+    constexpr int T = ATTEND_VECTORS;
+    attend_products<P, 4>(key_dim, scores, [&](auto& even, auto& odd, int d, int token) __attribute__((always_inline)) {
+        Weights<T> k;
+        for (int t = 0; t < T; ++t) attend_load_four(k, t, fours, d / 4, BLOCK / LANES, token / LANES + t);
+        attend_four_dims<P, T>(even, odd, q, key_dim, k, d);
+    });
+}
+#else
 template <class S, int P>
 [[gnu::noinline]] void attend_scores(const float* q, int key_dim, const uint8_t* key, const uint8_t* ahead,
                                      float* scores) {
     constexpr int T = ATTEND_VECTORS;
-    for (int token = 0; token < BLOCK; token += T * LANES) {
-        for (int start = 0; start < key_dim; start += BLOCK) {
-            V even[P][T], odd[P][T];
-            for (int p = 0; p < P; ++p)
-                for (int t = 0; t < T; ++t) even[p][t] = odd[p][t] = zero();
-            const int end = start + BLOCK < key_dim ? start + BLOCK : key_dim;
-#if defined(PELTON_ISA_AVX512_BF16)
-            for (int d = start; d < end; d += 4) attend_four_dims<P, T>(even, odd, q, key_dim, key, ahead, d / 2, token);
-#else
-            for (int d = start; d < end; d += 2) {
-                for (int t = 0; t < T; ++t) S::prefetch(ahead, d / 2, BLOCK, token + t * LANES);
-                attend_dims<S, P, T, 0>(even, q + d, key_dim, key, d / 2, token);
-                attend_dims<S, P, T, 1>(odd, q + d + 1, key_dim, key, d / 2, token);
-            }
-#endif
-            const bool padded_block = end - start < BLOCK;
-            for (int p = 0; p < P; ++p) {
-                for (int t = 0; t < T; ++t) {
-                    float* place = scores + p * TILE + token + t * LANES;
-                    V e = even[p][t], o = odd[p][t];
-                    if (padded_block) e = add(e, zero()), o = add(o, zero());
-                    store(place, add(start ? load(place) : zero(), add(e, o)));
-                }
-            }
-        }
-    }
+    attend_products<P, 2>(key_dim, scores, [&](auto& even, auto& odd, int d, int token) __attribute__((always_inline)) {
+        for (int t = 0; t < T; ++t) S::prefetch(ahead, d / 2, BLOCK, token + t * LANES);
+        attend_dims<S, P, T, 0>(even, q + d, key_dim, key, d / 2, token);
+        attend_dims<S, P, T, 1>(odd, q + d + 1, key_dim, key, d / 2, token);
+    });
 }
+#endif
 
 // tanh to about 1 ulp: odd polynomial below 0.625, else 1 - 2 / (e^2x + 1), with the sign of x; NaN stays NaN.
 inline V attend_tanh(V x) {
@@ -261,6 +331,86 @@ inline float attend_sum(const float* p, float l) {
     l += chain[0] + chain[1];
     return l + (chain[2] + chain[3]);
 }
+
+#if defined(PELTON_ISA_AVX512_BF16)
+// Whether attend_softmax_whole may take the place of attend_softmax, where all pairs see all of a tile.
+inline bool attend_plain(const AttendArgs& args) { return args.softcap == 0.0f && !args.slopes && args.scale > 0.0f; }
+
+// Each row's eight quads become one quad of each of eight vectors.
+inline void attend_transpose(__m512i (&rows)[8]) {
+    __m512i two[8], four[8];
+    for (int i = 0; i < 8; i += 2) {
+        two[i] = _mm512_unpacklo_epi64(rows[i], rows[i + 1]);      // quads 0, 2, 4, 6 of both
+        two[i + 1] = _mm512_unpackhi_epi64(rows[i], rows[i + 1]);  // 1, 3, 5, 7
+    }
+    for (int i = 0; i < 8; i += 4) {
+        for (int odd = 0; odd < 2; ++odd) {
+            four[i + odd] = _mm512_shuffle_i64x2(two[i + odd], two[i + 2 + odd], 0x88);      // 0 and 4 (1 and 5) of four
+            four[i + 2 + odd] = _mm512_shuffle_i64x2(two[i + odd], two[i + 2 + odd], 0xdd);  // 2 and 6 (3 and 7)
+        }
+    }
+    for (int i = 0; i < 4; ++i) {
+        rows[i] = _mm512_shuffle_i64x2(four[i], four[4 + i], 0x88);
+        rows[4 + i] = _mm512_shuffle_i64x2(four[i], four[4 + i], 0xdd);
+    }
+}
+
+// Order-1 sums of the weights of P pairs, which see all 64 of a tile: sums[2 pair + block] = (even, odd).
+template <int P>
+inline void attend_sums_whole(const Number* weights, float (*sums)[2]) {
+    constexpr int ROWS = 2 * P;  // a row: the 32 weights of one block, of each four two and two side by side
+    const __m512i ones = _mm512_set1_epi32(0x3f803f80);
+    for (int first = 0; first < ROWS; first += 8) {
+        __m512i rows[8];
+        for (int i = 0; i < 8; ++i)
+            rows[i] = first + i < ROWS ? _mm512_load_si512(weights + (first + i) * (BLOCK / 2)) : _mm512_setzero_si512();
+        attend_transpose(rows);
+        __m512 chains = _mm512_setzero_ps();
+        for (int i = 0; i < 8; ++i) chains = _mm512_dpbf16_ps(chains, (__m512bh)rows[i], (__m512bh)ones);
+        _mm512_store_ps(sums[first], chains);
+    }
+}
+
+// attend_softmax of P pairs that see all of a tile, with plain scores: the same bits. weights: [P][32], as `narrow` makes
+// them. The largest score is that of the largest product, since a positive factor and rounding keep their order.
+template <int P>
+inline void attend_softmax_whole(const AttendCall& call, const AttendPairs& pairs, const float* scores, float* alpha, Number* weights) {
+    float top[P], change[LANES] = {};
+    const V scale = set1(call.args.scale);
+    for (int p = 0; p < P; ++p) {
+        const float* own = scores + p * TILE;
+        const V most = max(max(load(own), load(own + LANES)), max(load(own + 2 * LANES), load(own + 3 * LANES)));
+        const float largest = _mm512_reduce_max_ps(most.v) * call.args.scale, before = pairs.states[p][0];
+        top[p] = largest > before ? largest : before;
+        change[p] = before - top[p];
+    }
+    store(alpha, attend_decay(load(change)));
+    alignas(64) uint16_t places[32];
+    for (int i = 0; i < 32; i += 4) {
+        places[i] = static_cast<uint16_t>(i + 2), places[i + 1] = static_cast<uint16_t>(i);
+        places[i + 2] = static_cast<uint16_t>(i + 3), places[i + 3] = static_cast<uint16_t>(i + 1);
+    }
+    const __m512i order = _mm512_load_si512(places);
+    for (int p = 0; p < P; ++p) {
+        const V largest = set1(top[p]);
+        for (int b = 0; b < 2; ++b) {
+            const float* own = scores + p * TILE + b * BLOCK;
+            const V low = attend_decay(sub(mul(load(own), scale), largest));
+            const V high = attend_decay(sub(mul(load(own + LANES), scale), largest));
+            const __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(high.v, low.v);
+            _mm512_store_si512(weights + p * TILE / 2 + b * BLOCK / 2, _mm512_permutexvar_epi16(order, rounded));
+        }
+    }
+    alignas(64) float sums[(2 * P + 7) / 8 * 8][2];
+    attend_sums_whole<P>(weights, sums);
+    for (int p = 0; p < P; ++p) {
+        float* state = pairs.states[p];
+        const float first = sums[2 * p][0] + sums[2 * p][1], second = sums[2 * p + 1][0] + sums[2 * p + 1][1];
+        state[1] = (state[1] * alpha[p] + first) + second;
+        state[0] = state[1] != state[1] ? state[1] : top[p];
+    }
+}
+#endif
 
 // One tile's softmax step for `count` pairs: scores become weights, m and l of the states move on, alpha[pair] is what
 // the sums of earlier tiles are worth now. A NaN among the visible scores makes m and l NaN for good, so that the state

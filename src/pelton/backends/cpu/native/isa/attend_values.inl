@@ -25,11 +25,7 @@ template <class S, int P, int D>
 #if defined(PELTON_ISA_AVX512_BF16)
 // Two pairs of tokens, from number j on, which all see. pairs: the weights of the block's first tokens, two by two.
 template <int P, int D>
-[[gnu::always_inline]] inline void attend_four_tokens(V (&even)[P][D], V (&odd)[P][D], const uint8_t* value, int width, int j,
-                                                      const Number* pairs) {
-    Weights<D> v;
-    for (int d = 0; d < D; ++d)
-        v.load_fours(AttendBf16::at(value, j, width, d * LANES), AttendBf16::at(value, j + 1, width, d * LANES), d);
+[[gnu::always_inline]] inline void attend_four_tokens(V (&even)[P][D], V (&odd)[P][D], const Weights<D>& v, int j, const Number* pairs) {
     for (int p = 0; p < P; ++p)
         for (int d = 0; d < D; ++d) {
             even[p][d] = v.times_even(pairs[p * TILE / 2 + j], d, even[p][d]);
@@ -93,19 +89,51 @@ template <class S, int P, int D>
     const float* weights = job.weights + b * BLOCK;
     const int width = dims.width, last = job.reach[b].last;
     for (int j = job.reach[b].first; j < last;) {
-        for (int d = 0; d < D; ++d) S::prefetch(ahead, j, width, d * LANES);
 #if defined(PELTON_ISA_AVX512_BF16)
         if (j % 2 == 0 && j + 1 < last) {
-            for (int d = 0; d < D; ++d) S::prefetch(ahead, j + 1, width, d * LANES);
-            attend_four_tokens<P, D>(even, odd, value, width, j, job.pairs + b * BLOCK / 2);
+            Weights<D> v;
+            for (int d = 0; d < D; ++d) {
+                S::prefetch(ahead, j, width, d * LANES);
+                S::prefetch(ahead, j + 1, width, d * LANES);
+                v.load_fours(S::at(value, j, width, d * LANES), S::at(value, j + 1, width, d * LANES), d);
+            }
+            attend_four_tokens<P, D>(even, odd, v, j, job.pairs + b * BLOCK / 2);
             j += 2;
             continue;
         }
 #endif
+        for (int d = 0; d < D; ++d) S::prefetch(ahead, j, width, d * LANES);
         attend_step<S, P, D>(even, odd, value, width, j++, weights, nullptr);
     }
     attend_close<P, D>(even, odd, job, dims, b);
 }
+
+#if defined(PELTON_ISA_AVX512_BF16)
+// A block that all P see all of, from its fours.
+template <int P, int D, bool FIRST>
+[[gnu::noinline]] void attend_whole_block(const AttendSums& job, const AttendDims& dims, const uint8_t* fours) {
+    V even[P][D], odd[P][D];
+    attend_each<P, D>([&](auto p, auto d) { even[p][d] = odd[p][d] = zero(); });
+    const int vectors = dims.width / LANES;
+    const uint8_t* four = fours + attend_four_at(0, vectors, dims.dim / LANES);
+    const size_t step = attend_four_at(1, vectors, 0);
+    const Number* pairs = job.pairs + (FIRST ? 0 : BLOCK / 2);
+    for (int j = 0; j < BLOCK / 2; j += 2, four += step) {
+        Weights<D> v;
+        repeat<D>([&](auto d) { attend_load_four(v, d, four, 0, vectors, d); });
+        repeat<P>([&](auto p) __attribute__((always_inline)) {
+            const Number first = pairs[p * TILE / 2 + j], second = pairs[p * TILE / 2 + j + 1];
+            repeat<D>([&](auto d) { even[p][d] = v.times_even(first, d, even[p][d]); });
+            repeat<D>([&](auto d) { odd[p][d] = v.times_odd(second, d, odd[p][d]); });
+        });
+    }
+    attend_each<P, D>([&](auto p, auto d) {
+        float* place = job.states[p] + 2 + dims.dim + d * LANES;
+        const V before = load(place), block = add(even[p][d], odd[p][d]);
+        store(place, add(FIRST ? mul(before, set1(job.alpha[p])) : before, block));
+    });
+}
+#endif
 
 // A block that some of the P see less of than others, or whose first or last token pair is half visible.
 template <class S, int P, int D>
@@ -132,6 +160,13 @@ inline void attend_values(const AttendSums& job, const AttendTile& tile, const A
     for (int b = 0; b < 2; ++b) {
         const AttendReach& reach = job.reach[b];
         if (tile.value[b]) dims.value[b] = S::at(tile.value[b], 0, 0, from);
+#if defined(PELTON_ISA_AVX512_BF16)
+        if (tile.value_fours[b] && attend_whole(reach)) {
+            if (b) attend_whole_block<P, D, false>(job, dims, tile.value_fours[b]);
+            else attend_whole_block<P, D, true>(job, dims, tile.value_fours[b]);
+            continue;
+        }
+#endif
         dims.ahead[b] = ahead.value[b] ? S::at(ahead.value[b], 0, 0, from) : dims.value[b];
         if (reach.first == reach.all_first && reach.last == reach.all_last)
             attend_even_block<S, P, D>(job, dims, b);
