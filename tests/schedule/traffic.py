@@ -290,7 +290,8 @@ class Traffic:
             own = loaded.intersection((group, block) for group, blocks in enumerate(held) for block in blocks)
             fresh += own
             loaded -= own
-            assert sequence.computed == 0 and not (sequence.private and sequence.shared)
+            others = [block for blocks in held for block in blocks[: sequence.shared] if block != NULL_BLOCK]
+            assert sequence.computed == 0 and not (sequence.private and others)
             sequence.computed, sequence.leans = admission.cached, admission.cached > 0
             self.seen["hit"] += admission.cached > 0
             self.seen["part"] += self.scheduler._requests[admission.request_id].origin is not None
