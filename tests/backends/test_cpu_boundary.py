@@ -11,7 +11,7 @@ import pytest
 from tests.backends.mini import Piece, compiled, mini_module, random_tokens, run
 from tests.oracle.driver import sampling
 
-from pelton.backends.backend import COPY, EDIT, SAMPLING, SCRUB, CompileOptions
+from pelton.backends.backend import COPY, EDIT, LOAD, SAMPLING, SAVE, SCRUB, CompileOptions
 from pelton.backends.cpu import _native, machine
 from pelton.backends.cpu.backend import CpuBackend
 from pelton.backends.cpu.emit import MAX_HEAD_DIM, refusal
@@ -109,7 +109,10 @@ def arrays(**changes: Any) -> dict[str, Any]:
         ({"edits": [(0, np.nan, 0, 0)], "edit_offsets": [0, 1]}, "bias"),
         ({"edits": [(0, np.inf, 0, 0)], "edit_offsets": [0, 1]}, "bias"),
         ({"block_ops": [0, 1, 1]}, "block_ops"),
-        ({"block_ops": [2, 0, 1, 1]}, "unknown kind"),
+        ({"block_ops": [4, 0, 1, 1]}, "unknown kind"),
+        ({"block_ops": [-1, 0, 1, 1]}, "unknown kind"),
+        ({"block_ops": [SAVE, 0, 1, 0]}, "outside of the pool"),
+        ({"block_ops": [LOAD, 0, 0, 1]}, "outside of the pool"),
         ({"block_ops": [COPY, 0, 0, 1]}, "outside of the pool"),
         ({"block_ops": [COPY, 0, 1, 0]}, "outside of the pool"),
         ({"block_ops": [COPY, 0, 4, 1]}, "outside of the pool"),

@@ -74,6 +74,7 @@ def test_kv(server: ServerProcess) -> None:
     shown = invoke("kv", server.url, "--api-key", "sesame")
     assert shown.exit_code == 0, shown.stderr
     assert "all tokens" in shown.stdout and "1 namespaces" in shown.stdout and " cached" in shown.stdout
+    assert "\nhost slots: 0 of " in shown.stdout and "\nfiles: " not in shown.stdout
     told = json.loads(invoke("kv", server.url, "--api-key", "sesame", "--json", "--runs", "1").stdout)
     assert len(told["tree"][0]["children"]) == 1 and told["groups"][0]["cached"] > 0
     refused = invoke("kv", server.url, "--api-key", "sesame", "--tokens")

@@ -108,6 +108,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "block_size": ("32", 32),
     "kv_codec": ("plain", "plain"),
     "prefix_cache_tokens": ("640", 640),
+    "kv_disk_bytes": ("3G", 3 * 2**30),
     "session_seconds": ("60", 60),
     "max_num_seqs": ("5", 5),
     "max_num_batched_tokens": ("64", 64),
@@ -137,6 +138,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "request_timeout": ("90", 90.0),
     "watchdog_timeout": ("9.5", 9.5),
 }
+VALUES |= {"swap_space_bytes": ("1G", 2**30), "preemption_mode": ("swap", "swap"), "kv_disk_folder": ("/kv", "/kv")}
 SWITCHES = [name for name, setting in SETTINGS.items() if setting.kind is Kind.SWITCH]
 TOGETHER = {"fairness_weights", "chat_template", "ssl_keyfile", "ssl_certfile", "model"}  # tested below
 

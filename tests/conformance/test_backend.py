@@ -12,7 +12,18 @@ from tests.program.one_op import TOKENS, Bench, Numbers
 from tests.program.sources import dense
 
 from pelton.backends import BACKENDS
-from pelton.backends.backend import ALLOWED, COPY, EDIT, FAULT_NO_TOKEN, ONLY_ALLOWED, SCRUB, SEEN, CompileOptions
+from pelton.backends.backend import (
+    ALLOWED,
+    COPY,
+    EDIT,
+    FAULT_NO_TOKEN,
+    LOAD,
+    ONLY_ALLOWED,
+    SAVE,
+    SCRUB,
+    SEEN,
+    CompileOptions,
+)
 from pelton.program.module import Module
 from pelton.program.ops.head import GROUP
 from pelton.program.states import KVSpec
@@ -316,6 +327,34 @@ def test_block_operations_come_first_and_in_order(backend: str) -> None:
     driver.executable.run(replace(driver.inputs({"c": TOKENS[:1]}), block_ops=ops))
     for block, wanted in ((free, first), (first, third), (third, third)):
         np.testing.assert_array_equal(blocks.export_canonical(0, block, BLOCK), before[wanted])
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
+@pytest.mark.parametrize("exact", [True, False])
+def test_blocks_go_to_host_slots_and_come_back_as_they_were(backend: str, exact: bool) -> None:
+    """Whatever the block holds since; slots are a group's own, and can be read and filled from here."""
+    module, _ = two_groups()
+    driver = Driver(backend, module, exact=exact)
+    driver.logits({"a": TOKENS[:64]})
+    blocks = driver.executable.blocks()
+    blocks.reserve((2, 1))
+    (first, second), other = driver.table("a", 0), driver.table("a", 1)[0]
+    before = [blocks.export_canonical(0, block, BLOCK) for block in (first, second)]
+    apart = blocks.export_canonical(1, other, BLOCK)
+    raw = blocks.content(0, second).tobytes()
+    lines = [(SAVE, 0, first, 1), (SAVE, 0, second, 0), (SAVE, 1, other, 0), (SCRUB, 0, first, first)]
+    lines += [(LOAD, 0, 0, first), (LOAD, 0, 1, second), (SCRUB, 1, other, other)]
+    driver.executable.run(replace(driver.inputs({"u": TOKENS[:1]}), block_ops=np.array(lines, np.int32)))
+    np.testing.assert_array_equal(blocks.export_canonical(0, first, BLOCK), before[1])
+    np.testing.assert_array_equal(blocks.export_canonical(0, second, BLOCK), before[0])
+    assert not blocks.export_canonical(1, other, BLOCK).any()
+    assert blocks.slot(0, 0).tobytes() == raw and len(blocks.slot(1, 0)) == driver.executable.block_bytes[1]
+    blocks.slot(0, 1)[:] = blocks.slot(0, 0)
+    lines = [(LOAD, 0, 1, second), (LOAD, 1, 0, other)]
+    outputs = driver.executable.run(replace(driver.inputs({"u": TOKENS[1:2]}), block_ops=np.array(lines, np.int32)))
+    np.testing.assert_array_equal(blocks.export_canonical(0, second, BLOCK), before[1])
+    np.testing.assert_array_equal(blocks.export_canonical(1, other, BLOCK), apart)
+    assert 0 < outputs.moving <= outputs.seconds
 
 
 @pytest.mark.parametrize("backend", entries("backend"))

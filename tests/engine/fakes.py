@@ -10,7 +10,9 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from pelton.backends.backend import (
     COPY,
     FAULT_BAD_LOGITS,
+    LOAD,
     SAMPLING,
+    SAVE,
     SCRUB,
     BlockOps,
     StepInputs,
@@ -70,6 +72,7 @@ class FakeExecutable:
         self.broken = False
         self.closed = False
         self.damaged: set[int] = set()
+        self.host: dict[int, tuple[NDArray[np.int64], bool]] = {}
         self.computed = 0
         self.allocate((blocks,))
 
@@ -115,12 +118,17 @@ class FakeExecutable:
     def _move(self, inputs: StepInputs) -> None:
         """Carries out the copying and scrubbing of blocks."""
         for kind, group, source, target in [] if inputs.block_ops is None else inputs.block_ops.tolist():
-            assert group == 0
+            assert group == 0 and (kind in (COPY, SCRUB, SAVE, LOAD))
             if kind == COPY:
                 assert source not in self.damaged
                 self.memory[target] = self.memory[source]
+            elif kind == SAVE:
+                self.host[target] = self.memory[source].copy(), source in self.damaged
+            elif kind == LOAD:
+                self.memory[target], bad = self.host[source]
+                if bad:
+                    self.damaged.add(target)
             else:
-                assert kind == SCRUB
                 self.memory[target] = EMPTY
                 self.damaged.discard(target)
 
@@ -176,23 +184,24 @@ def make_engine(
     *,
     rows: int = 8,
     budget: int = 64,
-    blocks: int = 200,
+    blocks: int | tuple[int, int] = 200,
     max_len: int = 400,
     cap: int = 0,
     prefixes: bool = True,
     steps: int = 1,
     order: str = "fcfs",
 ) -> tuple[Engine, FakeExecutable, BlockPool]:
-    """`steps`: most of one call."""
+    """`steps`: most of one call. `blocks`: also host slots, which preempted requests then always use."""
+    blocks, slots = blocks if isinstance(blocks, tuple) else (blocks, 0)
     limits = ScheduleSection(
         max_num_seqs=rows,
         max_num_batched_tokens=budget,
         long_prefill_token_threshold=cap,
         max_steps_per_call=steps,
     )
-    cache = CacheSection(enable_prefix_caching=prefixes)
+    cache = CacheSection(enable_prefix_caching=prefixes, preemption_mode="swap")
     pool = BlockPool(blocks + 1)
-    scheduler = Scheduler(limits, cache, ORDERS.get(order)(), (KVGroup(pool),), BLOCK, max_len)
+    scheduler = Scheduler(limits, cache, ORDERS.get(order)(), (KVGroup(pool, slots=slots),), BLOCK, max_len)
     executable = FakeExecutable(blocks + 1, budget)
     runner = Runner(executable, RowStates(rows, scheduler.max_len, BLOCK), fake_encode)
     return Engine(scheduler, runner, FakeClock(), Counters(), BLOCK), executable, pool

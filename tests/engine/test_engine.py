@@ -310,3 +310,17 @@ def fill_and_run(engine: Engine) -> list[Event]:
     while engine.has_work:
         events += engine.step()
     return events
+
+
+@pytest.mark.parametrize("slots", [4, 100])
+@pytest.mark.parametrize("prefixes", [True, False])
+@pytest.mark.parametrize("budget", [5, 64])
+def test_preempted_requests_wait_in_host_memory(budget: int, prefixes: bool, slots: int) -> None:
+    engine, executable, _ = make_engine(blocks=(15, slots), budget=budget, prefixes=prefixes)
+    wanted = fill(engine)
+    assert answers(run(engine)) == wanted and held(engine) == 0
+    stats = engine.stats
+    assert stats.swaps_total and stats.loaded_blocks_total and not stats.swapped and not stats.host_slots_used
+    if slots == 100 and not prefixes:
+        assert stats.swaps_total == stats.preemptions_total
+        assert executable.computed == sum(len(prompt) + 19 for prompt in PROMPTS), "nothing is computed twice"

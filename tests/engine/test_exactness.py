@@ -28,6 +28,7 @@ class Way:
     blocks: int | None = None
     prefixes: bool = True
     steps: int = 8
+    mode: str = "recompute"
 
     def settings(self) -> dict[str, object]:
         return {
@@ -35,6 +36,7 @@ class Way:
             "max_num_seqs": self.rows,
             "enable_prefix_caching": self.prefixes,
             "max_steps_per_call": self.steps,
+            "preemption_mode": self.mode,
             **({} if self.blocks is None else {"num_blocks": self.blocks}),
         }
 
@@ -103,6 +105,8 @@ WAYS = [
     Way(budget=64),
     Way(budget=50, blocks=18),
     Way(budget=7, blocks=14),
+    Way(budget=50, blocks=18, mode="swap"),
+    Way(budget=7, blocks=14, mode="swap"),
 ]
 
 

@@ -21,12 +21,12 @@ def planner(seed: int = 0) -> Planner:
     return Planner(CASES, dimensions(), SIZES, seed)
 
 
-def test_there_are_160_cells_and_each_comes_once_before_any_comes_again() -> None:
+def test_there_are_480_cells_and_each_comes_once_before_any_comes_again() -> None:
     plan = planner()
-    cells = [plan.cell(number) for number in range(320)]
-    assert len(plan.cells) == len(set(plan.cells)) == 160
-    assert set(cells[:160]) == set(cells[160:]) == set(plan.cells)
-    assert cells[:160] != cells[160:]
+    cells = [plan.cell(number) for number in range(960)]
+    assert len(plan.cells) == len(set(plan.cells)) == 480
+    assert set(cells[:480]) == set(cells[480:]) == set(plan.cells)
+    assert cells[:480] != cells[480:]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -35,7 +35,7 @@ def test_every_value_comes_among_the_first_few_schedules(seed: int) -> None:
     values = {pair for cell in plan.cells for pair in cell}
     most = max(len(dimension.values) for dimension in dimensions().values())
     for turn in (0, 1):
-        first = [plan.cell(len(plan.cells) * turn + number) for number in range(15)]
+        first = [plan.cell(len(plan.cells) * turn + number) for number in range(20)]
         assert {pair for cell in first[:most] for pair in cell} == values
         pairs = {two for cell in first for two in combinations(cell, 2)}
         assert pairs == {two for cell in plan.cells for two in combinations(cell, 2)}
@@ -68,7 +68,7 @@ def test_every_prompt_and_every_way_is_tested() -> None:
 
 
 def test_a_round_fits_its_engine() -> None:
-    for number in range(96):
+    for number in range(288):
         for round_ in planner(seed=3).schedule(number).rounds:
             sequences = sum(ask.n for ask in round_.asks if ask.phase == TEST)
             most = max(-(-(len(ask.case.prompt) + MAX_TOKENS) // 32) for ask in round_.asks)
@@ -80,8 +80,8 @@ def test_another_dimension_leaves_alone_what_the_others_draw() -> None:
     """The one that is taken away draws from a generator of its own."""
     fewer = {name: dimension for name, dimension in dimensions().items() if name != "preemption"}
     full, cut = planner(), Planner(CASES, fewer, SIZES, 0)
-    of_full = next(number for number in range(160) if full.cell(number) == full.cells[0])
-    of_cut = next(number for number in range(80) if cut.cell(number) == cut.cells[0])
+    of_full = next(number for number in range(480) if full.cell(number) == full.cells[0])
+    of_cut = next(number for number in range(160) if cut.cell(number) == cut.cells[0])
     assert full._rng("7/greedy", "fork_count").random() == cut._rng("7/greedy", "fork_count").random()
     assert dict(full.cell(of_full)).keys() - dict(cut.cell(of_cut)).keys() == {"preemption"}
 

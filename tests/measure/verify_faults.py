@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.backends.backend import COPY, BlockOps, Executable, StepInputs, StepOutputs, WorkingMemory
+from pelton.backends.backend import COPY, LOAD, SAVE, BlockOps, Executable, StepInputs, StepOutputs, WorkingMemory
 from pelton.backends.repeat import in_turn
 from pelton.core.plan import StepPlan, StepResult
 from pelton.kv.blocks import Blocks
@@ -16,6 +16,18 @@ from pelton.kv.prefix import BlockKeys, PrefixTree
 from pelton.runner.runner import Runner
 
 BLOCK = 32
+
+
+def carry_out(blocks: BlockOps, kind: int, group: int, source: int, target: int) -> None:
+    """One operation, as a step does it."""
+    if kind == COPY:
+        blocks.copy(group, source, target)
+    elif kind == SAVE:
+        blocks.slot(group, target)[:] = blocks.content(group, source)
+    elif kind == LOAD:
+        blocks.content(group, target)[:] = blocks.slot(group, source)
+    else:
+        blocks.scrub(group, target)
 
 
 class Double:
@@ -85,8 +97,9 @@ class NoCopy(Double):
     def before(self, inputs: StepInputs) -> StepInputs:
         if inputs.block_ops is None:
             return inputs
-        self.steps += int((inputs.block_ops[:, 0] == COPY).sum())
-        return replace(inputs, block_ops=None)
+        copies = inputs.block_ops[:, 0] == COPY
+        self.steps += int(copies.sum())
+        return replace(inputs, block_ops=inputs.block_ops[~copies])
 
 
 class OneNoise(Double):
@@ -111,7 +124,7 @@ class SwappedHeads(Double):
                 ops.import_canonical(group, target, ops.export_canonical(group, source, BLOCK)[:, :, ::-1].copy())
                 self.steps += 1
             else:
-                ops.scrub(group, target)
+                carry_out(ops, kind, group, source, target)
         return replace(inputs, block_ops=None)
 
 
@@ -145,10 +158,7 @@ class OtherKernel(Double):
             return self.inner.run(inputs)
         mine, theirs = self.inner.blocks(), self.other.blocks()
         for kind, group, source, target in [] if inputs.block_ops is None else inputs.block_ops.tolist():
-            if kind == COPY:
-                mine.copy(group, source, target)
-            else:
-                mine.scrub(group, target)
+            carry_out(mine, kind, group, source, target)
         blocks = set(inputs.tables[0].tolist())
         for block in blocks:
             theirs.import_canonical(0, block, mine.export_canonical(0, block, BLOCK))

@@ -16,7 +16,7 @@ from pelton.schedule.tracked import NewRequest
 
 
 def gate_of(scheduler: Scheduler) -> Gate:
-    return scheduler._planner._gate
+    return scheduler._planner.gate
 
 
 def test_the_reserve_doubles_and_halves_within_bounds() -> None:

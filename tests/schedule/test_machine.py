@@ -3,19 +3,25 @@
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.schedule.traffic import Sequence, Traffic, in_series, make
+from tests.schedule.traffic import Carrier, HostMemory, Sequence, Traffic, in_series, make, tiered
 
 from pelton.core.config import CacheSection
+from pelton.core.counters import Counters
 from pelton.kv.pool import NULL_BLOCK
+from pelton.kv.tiers.files import BlockFiles
 from pelton.schedule import ORDERS
 
 BASES = ([0, 1, 2] * 10, [0, 1, 2, 0, 0, 1] * 5, [2] * 30)
 MAX_LEN = 30
+HOST = ((0, False), (3, False), (30, False), *[(60, True)] * 4)  # slots, and whether they lead to files
 # Most with windows: a model without any is an edge of that.
 WINDOWS = ((None,), (None,), (None, 6), (9, None), (7,), (5, 11, None))
 
@@ -33,7 +39,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         most=st.sampled_from((None, None, 0, 12)),
         order=st.sampled_from(ORDERS.names()),
         cost=st.sampled_from((0.0, 0.0, 0.05)),
-        shape=st.tuples(st.sampled_from(WINDOWS), st.sampled_from((1, 3, 8)), st.sampled_from((True, True, False))),
+        shape=st.tuples(
+            st.sampled_from(WINDOWS),
+            st.sampled_from((1, 3, 8)),
+            st.sampled_from((True, True, False)),
+            st.sampled_from(HOST),
+        ),
     )
     def begin(
         self,
@@ -44,18 +55,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         most: int | None,
         order: str,
         cost: float,
-        shape: tuple[tuple[int | None, ...], int, bool],
+        shape: tuple[tuple[int | None, ...], int, bool, tuple[int, bool]],
     ) -> None:
-        """`shape`: windows of the KV groups, most steps of a call, and whether parts of blocks are copied."""
-        windows, steps, parts = shape
+        """`shape`: windows of the KV groups, most steps of a call, whether parts of blocks are copied, host slots of
+        each group, and whether evicted blocks go to files.
+        """
+        windows, steps, parts, (slots, self.filed) = shape
         cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most, partial_prefix_blocks=parts)
         self.caching = caching
-        self.traffic = Traffic(
-            in_series(
-                make(4, budget, blocks, MAX_LEN, cap, cache=cache, order=ORDERS.get(order)(), windows=windows), steps
-            ),
-            windows,
-        )
+        made = make(4, budget, blocks, MAX_LEN, cap, order=ORDERS.get(order)(), windows=windows)
+        self.folder, host = Path(mkdtemp()), HostMemory()
+        disk = Carrier(BlockFiles(self.folder, bytes(32), 1 << 20, Counters()), host) if self.filed else None
+        if disk is not None:
+            disk.loses = lambda block: block.name.digest[0] % 4 == 0
+        self.traffic = Traffic(in_series(tiered(made, slots, cache, disk), steps), windows, host)
         self.traffic.scheduler.limits = replace(self.traffic.scheduler.limits, context_cost=cost)
         self.number = 0
         self.now = 0.0
@@ -161,6 +174,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.traffic.scheduler.stats().sessions
         assert self.traffic.scheduler.stats().cached_blocks == 0
 
+    @precondition(lambda self: self.filed and self.caching)
+    @rule()
+    def push_out(self) -> None:
+        """All that nobody uses goes to files."""
+        offload = self.traffic.scheduler.tiers.offload
+        assert offload is not None
+        offload.push_out()
+
     @rule(faults=st.sampled_from((-1, -1, 0, 1, 2)), most=st.sampled_from((1, 2, 8, 8)))
     def step(self, faults: int, most: int) -> None:
         def faulty(sequence: Sequence) -> bool:
@@ -208,9 +229,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert traffic.open or stats.held_blocks == stats.session_blocks, "nobody is there and blocks are held"
         self.seen["session"] += stats.sessions
         assert self.caching or stats.prefix_queries_total == stats.cached_blocks == 0
+        assert stats.swapped <= stats.waiting
+        idle = scheduler._open is None and not self.filed
+        assert stats.swapped or not stats.host_slots_used or not idle, "slots nobody waits for"
 
     def teardown(self) -> None:
         """Not after a failed rule, whose error would be hidden by what follows from it."""
+        if hasattr(self, "folder") and sys.exc_info()[0] is not None:
+            rmtree(self.folder)
         if not hasattr(self, "traffic") or sys.exc_info()[0] is not None:
             return
         self.traffic.run()
@@ -222,17 +248,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.seen["in flight"] += stats.prefix_inflight_total
         self.seen["evict"] += stats.prefix_evictions_total
         self.seen["copied"] += stats.copied_blocks_total
+        self.seen["disk hit"] += stats.disk_hit_tokens_total
+        rmtree(self.folder)
 
 
 EVENTS = (
-    "abort", "abort during a step", "broken step", "chunk", "copied", "copy", "evict", "fault", "fault again", "finish",
-    "fork", "given back", "hit", "in flight", "late child", "part", "preempt", "preempt during a step",
-    "preempted from outside", "prefix hit", "scrub", "series", "series cut short", "series over a border", "session",
-    "session ended", "session given up", "session over", "slide", "wait", "window hit",
+    "abort", "abort during a step", "broken step", "chunk", "copied", "copy", "disk hit", "evict",
+    "fault", "fault again", "finish", "fork", "given back", "hit", "in flight", "late child", "load", "part", "preempt",
+    "preempt during a step", "preempted from outside", "prefix hit", "save", "scrub", "series", "series cut short",
+    "series over a border", "session", "session ended", "session given up", "session over", "slide", "wait",
+    "window hit",
 )  # fmt: skip
 
 
-FEW = 200  # examples, of which a random choice may lack the rarer events
+FEW = 260  # examples, of which a random choice may lack the rarer events
 
 
 def run_machine(examples: int) -> None:

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from pelton.core.config import CacheSection, ScheduleSection
 from pelton.core.plan import StepPlan
-from pelton.kv.group import KVGroup, first_block
+from pelton.kv.group import Held, KVGroup, first_block
 from pelton.kv.pool import NULL_BLOCK, BlockPool
+from pelton.kv.tiers.chain import Labelled
+from pelton.kv.tiers.files import BlockFiles
+from pelton.kv.tiers.in_turn import InTurn
 from pelton.schedule.order import Order
 from pelton.schedule.orders.fcfs import FirstComeFirstServed
 from pelton.schedule.scheduler import Scheduler
@@ -61,6 +64,32 @@ class Sequence:
     drawn: list[int] = field(default_factory=list)
 
 
+class HostMemory:
+    """The bytes of host slots: BLOCK paths each."""
+
+    def __init__(self) -> None:
+        self._slots: dict[Place, bytearray] = {}
+
+    def slot(self, group: int, slot: int) -> memoryview:
+        return memoryview(self._slots.setdefault((group, slot), bytearray(8 * BLOCK)))
+
+
+class Carrier(InTurn):
+    """`loses`: which of the blocks it cannot carry; what is in the slot then is anything."""
+
+    def __init__(self, files: BlockFiles, host: HostMemory) -> None:
+        super().__init__(files, host.slot)
+        self.loses: Callable[[Labelled], bool] = lambda block: False
+        self._host = host
+
+    def carry(self, read: bool, block: Labelled, slot: int) -> bool:
+        if self.loses(block):
+            memory = self._host.slot(block.name.group, slot)
+            memory[:] = bytes(len(memory))
+            return False
+        return super().carry(read, block, slot)
+
+
 def make(
     rows: int = 4,
     budget: int = 16,
@@ -82,8 +111,19 @@ def make(
         max_steps_per_call=1,
     )
     groups = [KVGroup(BlockPool(blocks + 1), window) for window in windows]
-    scheduler = Scheduler(limits, cache or WHOLE, order or FirstComeFirstServed(), groups, BLOCK, max_len)
-    return scheduler
+    return Scheduler(limits, cache or WHOLE, order or FirstComeFirstServed(), groups, BLOCK, max_len)
+
+
+def tiered(
+    made: Scheduler, slots: int, cache: CacheSection | None = None, disk: Carrier | None = None, block_bytes: int = 1
+) -> Scheduler:
+    """One with the same sizes, and host slots for each group. `cache` as for `make`."""
+    windows, order = [group.window for group in made._blocks.groups], made._planner.gate._order
+    totals = [group.pool.total for group in made._blocks.groups]
+    groups = [
+        KVGroup(BlockPool(total + 1), window, slots, block_bytes) for total, window in zip(totals, windows, strict=True)
+    ]
+    return Scheduler(made.limits, cache or WHOLE, order, groups, BLOCK, made._max_model_len, disk)
 
 
 def in_series(scheduler: Scheduler, steps: int) -> Scheduler:
@@ -100,10 +140,20 @@ def take_back(sequence: Sequence | None, steps: int) -> None:
         sequence.room += steps - 1
 
 
+def _shared(held: Held, most: int, loaded: set[Place]) -> int:
+    """How many leading entries of new tables, `most` of which hold cached tokens, are blocks of others."""
+    first = most
+    for group, blocks in enumerate(held):
+        first = min([first, *(entry for entry, block in enumerate(blocks) if (group, block) in loaded)])
+    return first
+
+
 class Traffic:
     """Requests with tokens; `step` plans, reads the plan as a runner would, computes in memory, and commits."""
 
-    def __init__(self, scheduler: Scheduler, windows: tuple[int | None, ...] = (None,)) -> None:
+    def __init__(
+        self, scheduler: Scheduler, windows: tuple[int | None, ...] = (None,), host: HostMemory | None = None
+    ) -> None:
         self.scheduler = scheduler
         self.windows = windows
         self.open: dict[str, Sequence] = {}
@@ -113,6 +163,7 @@ class Traffic:
         self.noticed: set[Place] = set()
         self._paths: dict[tuple[object, int], int] = {}
         self._memory: dict[Place, list[int]] = {}
+        self.host = host or HostMemory()
         self._tables: dict[int, list[list[int]]] = {}
         self._names: dict[int, str] = {}
 
@@ -226,40 +277,58 @@ class Traffic:
         for row in plan.released:
             del self._tables[row], self._names[row]
         fresh: list[Place] = []
+        arriving = {(op.group, op.target) for op in plan.state_ops if op.kind == "load"}
+        loaded = set(arriving)
         for admission in plan.admitted:
             assert admission.row not in self._tables, "a row is released before it is taken"
             self._tables[admission.row] = [[] for _ in self.windows]
             self._names[admission.row] = admission.request_id
             sequence = self.open[admission.request_id]
-            assert sequence.computed == 0 and not (sequence.private and admission.cached)
-            sequence.computed = admission.cached
-            sequence.shared, sequence.leans = admission.cached // BLOCK, admission.cached > 0
+            held = plan.new_blocks[admission.row]
+            sequence.shared = _shared(held, admission.cached // BLOCK, loaded)
+            # Whoever shares what another one loads in this very step comes after that one.
+            own = loaded.intersection((group, block) for group, blocks in enumerate(held) for block in blocks)
+            fresh += own
+            loaded -= own
+            others = [block for blocks in held for block in blocks[: sequence.shared] if block != NULL_BLOCK]
+            assert sequence.computed == 0 and not (sequence.private and others)
+            sequence.computed, sequence.leans = admission.cached, admission.cached > 0
             self.seen["hit"] += admission.cached > 0
             self.seen["part"] += self.scheduler._requests[admission.request_id].origin is not None
         for row, held in plan.new_blocks.items():
             assert len({len(blocks) for blocks in held}) == 1 and len(held) == len(self.windows)
+            sequence = self.open[self._names[row]]
             for group, blocks in enumerate(held):
                 table = self._tables[row][group]
-                own = blocks[0 if table else self.open[self._names[row]].shared :]
+                known = 0 if table else sequence.computed // BLOCK
+                assert NULL_BLOCK not in blocks[known:], "a token has no place"
                 self.seen["window hit"] += NULL_BLOCK in blocks
                 table += blocks
-                fresh += [(group, block) for block in own]
+                fresh += [place for block in blocks[known:] if (place := (group, block)) not in arriving]
+        assert not loaded, f"nobody has {loaded}"
         self._state_ops(plan, fresh)
 
     def _state_ops(self, plan: StepPlan, fresh: list[Place]) -> None:
         assert len(set(fresh)) == len(fresh), "a block is handed out twice"
-        assert all(block != NULL_BLOCK for _, block in fresh), "a token has no place"
         scrubbed = {(op.group, op.target) for op in plan.state_ops if op.kind == "scrub"}
         missed = self.noticed.intersection(fresh) - scrubbed
         assert not missed, f"bad blocks {missed} are handed out as they are"
         assert scrubbed <= set(fresh)
         self.noticed -= scrubbed
+        places = [("save", "scrub").index(op.kind) if op.kind in ("save", "scrub") else 2 for op in plan.state_ops]
+        assert places == sorted(places), "what is given up is saved before its block is used again"
         for op in plan.state_ops:
-            assert (op.group, op.target) in fresh
-            if op.kind == "copy":
-                self._memory[op.group, op.target] = list(self._memory[op.group, op.source])
-            else:
-                self._memory[op.group, op.target] = [NOTHING] * BLOCK
+            source, target = (op.group, op.source), (op.group, op.target)
+            assert op.kind == "save" or target in fresh
+            match op.kind:
+                case "copy":
+                    self._memory[target] = list(self._memory[source])
+                case "save":
+                    self.host.slot(*target)[:] = array("q", self._memory[source]).tobytes()
+                case "load":
+                    self._memory[target] = array("q", self.host.slot(*source).tobytes()).tolist()
+                case _:
+                    self._memory[target] = [NOTHING] * BLOCK
             self.seen[op.kind] += 1
 
     def _compute(self, plan: StepPlan, faulty: Callable[[Sequence], bool] | None) -> set[int]:

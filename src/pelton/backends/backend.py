@@ -40,12 +40,13 @@ ONLY_ALLOWED = 1  # tokens without an edit marked ALLOWED are at -inf
 # x -= frequency * count; if count > 0: x -= presence.
 EDIT = np.dtype([("token", np.int32), ("bias", np.float32), ("count", np.int32), ("flags", np.int32)])
 SEEN, ALLOWED = 1, 2
-COPY, SCRUB = 0, 1  # kinds of block_ops
+COPY, SCRUB, SAVE, LOAD = 0, 1, 2, 3  # kinds of block_ops
 MAX_TREE = 256  # tokens of a sequence in a step that form a tree
 MAX_COLUMNS = 8  # wishes for column sums in a step
 # Why a row has no token: 1 NaN or infinity among its raw logits, 2 no token is left to choose from.
 FAULT_BAD_LOGITS, FAULT_NO_TOKEN = 1, 2
 Records = NDArray[np.void]
+Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,10 @@ class StepInputs:
     the module, sequence s at [table_offsets[s], table_offsets[s + 1]): one for each block of its indices, the null
     block where none of the step's tokens sees one; `logit_rows` [R] places in `tokens`; `sampling` [R] of SAMPLING;
     `want_logits`: also return all logits of these rows. `edits` of EDIT, row r's at [edit_offsets[r],
-    edit_offsets[r + 1]); None: no row has any. `block_ops` [N, 4] (COPY or SCRUB, group, source, target): carried out
-    in order before anything else. `trace`: also return a hash of what each op gave for each token; `timing`: also
-    return how long each op took.
+    edit_offsets[r + 1]); None: no row has any. `block_ops` [N, 4] (COPY, SCRUB, SAVE or LOAD, group, source, target):
+    carried out in order before anything else; SAVE is from a block to a host slot, LOAD the opposite, and the targets
+    of those in a run of one of the two differ. `trace`: also return a hash of what each op gave for each token;
+    `timing`: also return how long each op took.
 
     `parents` [T]: for each token the place within its sequence's tokens of the one before it on its path, -1 being the
     last token before the step; None: every sequence is a chain, parent i - 1. K and V of token i are written to index
@@ -119,7 +121,8 @@ class StepOutputs:
     Executable.labels(): equal numbers mean equal bits (for the head: of the row's logits, 0 for tokens without any).
     `timing` uint64 [ops, 2] where asked for: nanoseconds of each op, and how much of that one thread waited for others.
 
-    Of several `steps` everything is [steps * R] (`trace` [ops, steps * T]), step after step. `seconds`: in the backend.
+    Of several `steps` everything is [steps * R] (`trace` [ops, steps * T]), step after step. `seconds`: in the backend,
+    of which `moving` went into saving and loading blocks.
     """
 
     tokens: Int32
@@ -133,6 +136,7 @@ class StepOutputs:
     timing: NDArray[np.uint64] | None = None
     steps: int = 1
     seconds: float = 0.0
+    moving: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,10 @@ class WorkingMemory:
 
 
 class BlockOps(Protocol):
-    """Work on KV blocks whose bytes only the backend understands. Groups count in the order of the module's states."""
+    """Work on KV blocks whose bytes only the backend understands. Groups count in the order of the module's states.
+
+    Host slots are memory beside the blocks, numbered from 0 in each group: one holds a block's bytes as they are.
+    """
 
     def copy(self, group: int, source: int, target: int) -> None: ...
     def scrub(self, group: int, block: int) -> None: ...
@@ -200,6 +207,21 @@ class BlockOps(Protocol):
 
     def import_canonical(self, group: int, block: int, data: Float32) -> None:
         """The opposite; the block's other tokens become zero."""
+        ...
+
+    def reserve(self, slots: tuple[int, ...]) -> None:
+        """Makes so many host slots of each group, in place of those there were; memory is touched as they are used.
+
+        CapacityError where the system has no room.
+        """
+        ...
+
+    def slot(self, group: int, slot: int) -> Bytes:
+        """What a host slot holds [block_bytes], not copied: writing to it changes the slot. Not to be kept."""
+        ...
+
+    def content(self, group: int, block: int) -> Bytes:
+        """What a block holds [block_bytes], perhaps not copied: not to be written to, nor kept beyond the next step."""
         ...
 
 

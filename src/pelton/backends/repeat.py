@@ -61,4 +61,5 @@ def _joined(done: list[StepOutputs], inputs: StepInputs) -> StepOutputs:
         trace=np.concatenate([one.trace for one in done if one.trace is not None], axis=1) if inputs.trace else None,
         steps=len(done),
         seconds=sum(one.seconds for one in done),
+        moving=sum(one.moving for one in done),
     )

@@ -99,6 +99,13 @@ ENGINE_HELP = {
     "kv_codec": "How keys and values are stored.",
     "enable_prefix_caching": "Keep what was computed for prompts that begin alike [yes].",
     "prefix_cache_tokens": "Most tokens kept so [what the memory holds].",
+    "swap_space_bytes": (
+        "Memory in which preempted requests wait, such as 1G; 0: none [the least of: the KV cache's, an eighth "
+        "of the free memory, 4G]."
+    ),
+    "preemption_mode": "What preempted requests had: recompute, swap, or auto, whichever takes less time.",
+    "kv_disk_bytes": "Disk for computed prefixes that the memory has no room for, such as 10G; 0: none.",
+    "kv_disk_folder": "Folder for them [the cache folder].",
     "partial_prefix_blocks": "Copy blocks that begin like what a prompt needs next, up to where they differ [yes].",
     "session_seconds": "Seconds that blocks of a session are held unused; 0: they are not.",
     "max_num_seqs": "Requests computed at once [what the command needs].",
@@ -116,7 +123,10 @@ ENGINE_HELP = {
 }
 CHOOSING = ("backend", "kv_codec", "scheduling_policy", "quantization")  # their values are names of techniques
 # Settings that are about sharing the engine, and block_size, which has one value, are for `pelton serve` alone.
-_SHARED_ONLY = ("max_num_queued_reqs", "context_cost", "block_size", "fairness_weights", "session_seconds")
+_SHARED_ONLY = (
+    *("max_num_queued_reqs", "context_cost", "block_size", "fairness_weights", "session_seconds"),
+    *("swap_space_bytes", "preemption_mode"),
+)
 _ENGINE_TYPES: Mapping[str, object] = {
     "max_model_len": parse_length,
     "dtype": click.Choice(DTYPES),
@@ -124,6 +134,7 @@ _ENGINE_TYPES: Mapping[str, object] = {
     "activations": click.Choice(ACTIVATIONS),
     "kv_cache_memory_bytes": written_size,
     "packed_cache_bytes": written_size,
+    "kv_disk_bytes": written_size,
     "chat_template": click.Path(exists=True, dir_okay=False),
 }
 

@@ -17,6 +17,7 @@ DTYPES = ("auto", "bfloat16", "float32")
 LINEAR_FORMS = ("codes", "values")
 ACTIVATIONS = ("auto", "int8")
 GENERATION = ("auto", "none", "vllm")
+PREEMPTION = ("auto", "recompute", "swap")
 BLOCK_TOKENS = 32
 MOST_THREADS = 1024
 MOST_SEQS = 1 << 16  # arrays of the runner have a line for each
@@ -37,8 +38,7 @@ _REASONS: Mapping[str, str] = {
     "one process answers HTTP, and it is not what limits the speed": "api_server_count",
     "this version computes on the CPU alone": (
         "device n_gpu_layers gpu_layers cpu_offload_gb enforce_eager compilation_config cudagraph_capture_sizes "
-        "optimization_level performance_mode attention_backend async_scheduling kv_offloading_backend "
-        "kv_offloading_size"
+        "optimization_level performance_mode attention_backend async_scheduling kv_offloading_backend"
     ),
     "a tokenizer of its own is taken as its repository has it now; a folder may hold another": "tokenizer_revision",
     "the model's files say it themselves": (
@@ -80,7 +80,8 @@ TABLES = ("override_generation_config", "hf_overrides", "fairness_weights")
 _COUNTERPARTS: Mapping[str, tuple[str, str]] = {
     "gpu_memory_utilization": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
     "mem_fraction_static": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
-    "swap_space": ("kv_cache_memory_bytes", "nothing is moved to other memory"),
+    "swap_space": ("swap_space_bytes", "it is a number of bytes here, such as 4G"),
+    "kv_offloading_size": ("kv_disk_bytes", "keys and values go to the disk, and the size is a number of bytes"),
     "rope_scaling": ("hf_overrides", "it is a field of the model's config"),
     "rope_theta": ("hf_overrides", "it is a field of the model's config"),
     "kv_cache_dtype": ("kv_codec", "dtype decides the size of a cached number"),
@@ -111,14 +112,6 @@ def why_not(name: str) -> tuple[str, str]:
         ours, reason = _COUNTERPARTS[name]
         return reason, ours
     return _WHY[name], ""
-
-
-def beyond(length: int, context: int) -> SettingError:
-    """The error for a max_model_len of `length` tokens with a model that was made for `context`."""
-    return SettingError(
-        f"max_model_len={length} is beyond the {context} tokens this model was made for.",
-        f"Set at most {context}, or have its positions scaled by hf_overrides (docs/positions.md).",
-    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -182,6 +175,9 @@ class CacheSection:
     that begin alike; `prefix_cache_tokens` caps what is kept so (None: all the memory that nobody else needs).
     `partial_prefix_blocks`: a prompt may also begin in the midst of a block, with a copy of one that begins alike.
     `session_seconds`: how long the blocks of a request with a session_id are held after it is over; 0: not at all.
+    `swap_space_bytes`: host memory in which preempted requests wait (None: the least of what the KV cache takes, an
+    eighth of the free memory, and 4 GiB). `preemption_mode`: "recompute" what a preempted request had, "swap" it, or
+    "auto". `kv_disk_bytes` of evicted prefixes are kept in files, in `kv_disk_folder` (None: the cache folder).
     """
 
     kv_cache_memory_bytes: int | None = None
@@ -192,6 +188,10 @@ class CacheSection:
     prefix_cache_tokens: int | None = None
     partial_prefix_blocks: bool = True
     session_seconds: int = 600
+    swap_space_bytes: int | None = None
+    preemption_mode: str = "auto"
+    kv_disk_bytes: int = 0
+    kv_disk_folder: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,6 +381,9 @@ def _check(config: EngineConfig) -> None:
         )
     between("prefix_cache_tokens", cache.prefix_cache_tokens, 0, None)
     between("session_seconds", cache.session_seconds, 0, None, " (0: off)")
+    between("swap_space_bytes", cache.swap_space_bytes, 0, None, " (0: none)")
+    need(cache.preemption_mode in PREEMPTION, "preemption_mode", cache.preemption_mode, ", ".join(PREEMPTION))
+    between("kv_disk_bytes", cache.kv_disk_bytes, 0, None, " (0: none)")
     size = cache.block_size
     need(size == BLOCK_TOKENS, "block_size", size, f"{BLOCK_TOKENS}: the CPU kernels' tile layout fixes it")
     between("max_num_seqs", schedule.max_num_seqs, 1, MOST_SEQS)

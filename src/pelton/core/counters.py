@@ -27,7 +27,12 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     `kv_usage`: the share that they hold, 0 to 1, in the group that is fullest (cached blocks nobody uses are free).
     `kv_waste`: share of the token places in held blocks that hold no token, 0 to 1. Prefix figures are in tokens of
     prompts, each of which counts once: looked up, and found (of which `inflight` were still being computed by another
-    request). `step_*` describe the last step alone, or a series of `step_steps` that were one call.
+    request). `swapped`: of the waiting ones, those whose blocks wait in `host_slots_used` of the `host_slots`;
+    `swaps_total`: preemptions with that, of which `swaps_lost_total` were computed again all the same.
+    `disk_*`: blocks in files, their bytes; blocks written, loaded, dropped for lack of room on the way, rejected since
+    they were not as written, failed; and tokens of prompts that were found there.
+
+    `step_*` describe the last step alone, or a series of `step_steps` that were one call.
     `backend_seconds_total`: what the backend took of all steps. `sessions` hold `session_blocks` of the held ones.
     """
 
@@ -45,6 +50,21 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     prefix_evictions_total: int = 0
     preemptions_total: int = 0
     copied_blocks_total: int = 0
+    swapped: int = 0
+    host_slots: int = 0
+    host_slots_used: int = 0
+    swaps_total: int = 0
+    swaps_lost_total: int = 0
+    saved_blocks_total: int = 0
+    loaded_blocks_total: int = 0
+    disk_blocks: int = 0
+    disk_bytes: int = 0
+    disk_stored_total: int = 0
+    disk_loaded_total: int = 0
+    disk_hit_tokens_total: int = 0
+    disk_dropped_total: int = 0
+    disk_rejected_total: int = 0
+    disk_failed_total: int = 0
     steps_total: int = 0
     computed_tokens_total: int = 0
     step_tokens: int = 0

@@ -64,3 +64,11 @@ class OverloadedError(PeltonError):
 
 class EngineDeadError(PeltonError):
     """The engine process is gone or hangs; requests it had are lost, and it is started again."""
+
+
+def beyond(length: int, context: int) -> SettingError:
+    """The error for a max_model_len of `length` tokens with a model that was made for `context`."""
+    return SettingError(
+        f"max_model_len={length} is beyond the {context} tokens this model was made for.",
+        f"Set at most {context}, or have its positions scaled by hf_overrides (docs/positions.md).",
+    )

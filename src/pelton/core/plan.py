@@ -71,7 +71,9 @@ class Admission:
 class StateOp:
     """Work on blocks of one KV group done before the forward pass, in the order of the plan.
 
-    `kind`: "copy" (all bytes of source to target) or "scrub" (target becomes zero; source is the same block).
+    `kind`: "copy" (all bytes of source to target), "scrub" (target becomes zero; source is the same block), "save"
+    (source, a block, to target, a host slot) or "load" (source, a host slot, to target, a block). All saves come first,
+    then all scrubs: what was given up is saved before its block is used again.
     """
 
     kind: str
@@ -134,9 +136,10 @@ class RowResult:
 class StepResult:
     """One RowResult for each RowPlan, in the same order. `steps`: how many of the plan's `repeat` were done.
 
-    `seconds`: in the backend.
+    `seconds`: in the backend, of which `moving` went into saving and loading blocks.
     """
 
     rows: tuple[RowResult, ...]
     steps: int = 1
     seconds: float = 0.0
+    moving: float = 0.0

@@ -6,6 +6,7 @@ Invariant: either everything stands, or what was opened is closed again.
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pelton.backends import BACKENDS
 from pelton.backends.backend import Backend, CompileOptions, Executable, Machine
@@ -22,6 +23,8 @@ from pelton.engine.front import Front, build_front
 from pelton.engine.load.budget import StepBudget, choose_budget, timed_budget
 from pelton.engine.load.calibrate import timed_steps
 from pelton.engine.load.weights import owner_weights
+from pelton.engine.memory.disk import close_disk, disk_line, fingerprint, keep_when_idle, open_disk
+from pelton.engine.memory.host_space import host_slots
 from pelton.engine.needs import check_names, chosen_needs
 from pelton.engine.prompts import PromptLimits, RequestMaker
 from pelton.engine.report import Phases, StartReport
@@ -30,6 +33,7 @@ from pelton.kv import KV_CODECS
 from pelton.kv.codec import UNCODED, KVCodec
 from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
+from pelton.kv.tiers.worker import DiskWorker
 from pelton.models import arch_for, build_module
 from pelton.models.overrides import overridden, override_config, override_notes
 from pelton.models.standard import length_notes
@@ -180,8 +184,17 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             _check_block(chosen.codec, module, executable, config)
             size = _size(machine, module, executable, config)
             executable.allocate(size.blocks)
+            executable.blocks().reserve(size.slots)
             budget, config = _timed(budget, config, executable, module, clock)
-        engine = _engine(executable, chosen.order, config, size, module, clock)
+        disk = None
+        if config.cache.kv_disk_bytes and config.cache.enable_prefix_caching:
+            with phases.phase("disk"):
+                disk = open_disk(config, fingerprint(config, module, checkpoint, executable), executable)
+            opened.callback(disk.close)
+        engine = _engine(executable, chosen.order, config, size, module, clock, disk)
+        if disk is not None:
+            opened.callback(close_disk, disk, engine.scheduler, executable, clock)
+            engine.scheduler.tiers.on_idle = partial(keep_when_idle, engine.scheduler, executable)
         ends = frozenset(token for token in checkpoint.special_tokens.eos_ids if token < module.vocab)
         weights = SCHEMES.get(scheme)().describe(
             module.storages.values(), exact=_exact(config), inputs=described(module)
@@ -194,7 +207,7 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
         return EngineParts(
             engine=engine,
             executable=executable,
-            report=replace(report, step=budget.why),
+            report=replace(report, step=budget.why, disk=disk_line(disk, config.cache.kv_disk_bytes)),
             limits=PromptLimits(module.vocab, engine.scheduler.max_len, ends),
             config=config,
             opened=opened.pop_all(),
@@ -306,7 +319,8 @@ def _size(machine: Machine, module: Module, executable: Executable, config: Engi
         windows=_windows(module),
         step=config.schedule.max_num_batched_tokens,
     )
-    return size_cache(config.cache, demand)
+    size = size_cache(config.cache, demand)
+    return replace(size, slots=host_slots(config.cache, size, demand))
 
 
 def _windows(module: Module) -> tuple[int | None, ...]:
@@ -315,11 +329,18 @@ def _windows(module: Module) -> tuple[int | None, ...]:
 
 
 def _engine(
-    executable: Executable, order: Order, config: EngineConfig, size: CacheSize, module: Module, clock: Clock
+    executable: Executable,
+    order: Order,
+    config: EngineConfig,
+    size: CacheSize,
+    module: Module,
+    clock: Clock,
+    disk: DiskWorker | None,
 ) -> Engine:
     block_size, windows = config.cache.block_size, _windows(module)
-    groups = [KVGroup(BlockPool(blocks), window) for blocks, window in zip(size.blocks, windows, strict=True)]
-    scheduler = Scheduler(config.schedule, config.cache, order, groups, block_size, size.max_model_len)
+    kinds = zip(size.blocks, windows, size.slots, executable.block_bytes, strict=True)
+    groups = [KVGroup(BlockPool(blocks), window, slots, each) for blocks, window, slots, each in kinds]
+    scheduler = Scheduler(config.schedule, config.cache, order, groups, block_size, size.max_model_len, disk)
     rows, length = config.schedule.max_num_seqs, scheduler.max_len
     try:
         states = RowStates(rows, length, block_size, windows)
@@ -360,4 +381,5 @@ def _report(
         max_num_seqs=config.schedule.max_num_seqs,
         max_num_batched_tokens=config.schedule.max_num_batched_tokens,
         placing=machine.placing,
+        host_slots=size.slots,
     )

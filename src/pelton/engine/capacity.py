@@ -7,8 +7,8 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from pelton.core.config import CacheSection, beyond
-from pelton.core.errors import CapacityError
+from pelton.core.config import CacheSection
+from pelton.core.errors import CapacityError, beyond
 from pelton.kv.group import most_blocks
 
 FREE_SHARE = 4  # the default cache takes at most a fourth of the free memory
@@ -21,11 +21,14 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """`blocks`: all to allocate for each KV group, the null block among them. `notes`: what was cut, for the user."""
+    """`blocks`: all to allocate for each KV group, the null block among them. `slots`: host slots of each. `notes`:
+    what was cut, for the user.
+    """
 
     blocks: tuple[int, ...]
     max_model_len: int
     notes: tuple[str, ...] = ()
+    slots: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

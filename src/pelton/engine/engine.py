@@ -167,6 +167,8 @@ class Engine:
     def _measure(self, began: float, done: Done) -> None:
         """The figures of a step, or a series, that is over; one that had nothing to compute counts as none."""
         plan, seconds = self.last_plan, self.clock.now() - began
+        if plan is not None:
+            self.scheduler.tiers.rates.saw(plan, done.seconds, done.moving)
         if plan is not None and plan.num_tokens == len(plan.rows):
             self.scheduler.series.saw(len(plan.rows), done.steps, seconds)
         self.stats = msgspec.structs.replace(
@@ -188,6 +190,8 @@ class Engine:
         """
         if self._open:
             return
+        if self.scheduler.tiers.on_idle is not None:
+            self.scheduler.tiers.on_idle()
         stats = self.scheduler.stats()
         if not (stats.running or stats.waiting or stats.held_blocks != stats.session_blocks):
             return

@@ -22,6 +22,7 @@ class StartReport:
     `weight_bytes`: of the file, `held_bytes`: in memory. `weights`: how they are stored and multiplied.
     `activation_bytes`: working memory of the largest step. `placing`: how the threads share the cores.
     `step`: why max_num_batched_tokens is what it is.
+    `host_slots`: for each KV group, slots in which blocks of preempted requests wait. `disk`: what is kept in files.
     `notes`: sentences for the user, which are also logged as warnings.
     """
 
@@ -43,6 +44,8 @@ class StartReport:
     max_num_batched_tokens: int = 1
     placing: str = ""
     step: str = ""
+    host_slots: tuple[int, ...] = ()
+    disk: str = ""
 
     @property
     def kv_blocks(self) -> int:
@@ -58,6 +61,12 @@ class StartReport:
     def kv_bytes(self) -> int:
         """Bytes of all KV blocks; they are taken from the system only as blocks are used."""
         return sum(blocks * size for blocks, size, _ in self.kv_groups)
+
+    @property
+    def swap_bytes(self) -> int:
+        """Bytes of all host slots; they are taken from the system only as slots are used."""
+        groups = zip(self.host_slots, self.kv_groups, strict=False)
+        return sum(slots * size for slots, (_, size, _) in groups)
 
     @property
     def kv_tokens(self) -> int:
@@ -85,11 +94,17 @@ class StartReport:
             f"memory   weights {self.held_bytes / MIB:.1f} MiB, KV {self.kv_bytes / MIB:.1f} MiB when full, "
             f"activations at most {self.activation_bytes / MIB:.1f} MiB",
             f"kv       {self._kv_line()}, at most {self.max_model_len} per request",
+            *([f"swap     {self._swap_line()}"] if any(self.host_slots) else []),
+            *([f"disk     {self.disk}"] if self.disk else []),
             f"room     concurrency: {fits}; max_num_seqs {self.max_num_seqs}",
             f"step     at most {self.max_num_batched_tokens} tokens" + (f": {self.step}" if self.step else ""),
             f"backend  {self.backend}: {', '.join(filter(None, (self.isa, threads, self.placing)))}",
             f"start    {self.seconds:.2f} s ({phases})",
         ]
+
+    def _swap_line(self) -> str:
+        slots = " and ".join(map(str, self.host_slots))
+        return f"{slots} blocks of preempted requests, {self.swap_bytes / MIB:.1f} MiB when full"
 
     def _kv_line(self) -> str:
         groups = [

@@ -25,11 +25,14 @@ Planned = Callable[[StepPlan | None, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What happened in a call, in order; how many steps it had, and how many seconds of it the backend took."""
+    """What happened in a call, in order; how many steps it had, and how many seconds of it the backend took, of which
+    `moving` for saving and loading blocks.
+    """
 
     events: list[Event]
     steps: int = 0
     seconds: float = 0.0
+    moving: float = 0.0
 
 
 def run_step(
@@ -74,4 +77,4 @@ def run_step(
                 finished.add(row.row)
                 runner.forget(request_id)
     scheduler.commit(plan, generated, finished, result.steps)
-    return Done(events, result.steps, result.seconds)
+    return Done(events, result.steps, result.seconds, result.moving)

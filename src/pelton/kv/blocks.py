@@ -48,16 +48,19 @@ class Blocks:
         """Blocks that so many tokens fill or begin."""
         return -(-tokens // self.block_size)
 
-    def alloc(self, count: int) -> Held | None:
-        """`count` blocks of each group with one reference each, or None (nothing changed) where fewer are available."""
-        if any(available < count for available in self.available):
+    def alloc(self, count: int | Sequence[int]) -> Held | None:
+        """`count` blocks of each group (or so many of this and so many of that one) with one reference each, or None
+        (nothing changed) where fewer are available.
+        """
+        counts = [count] * len(self.groups) if isinstance(count, int) else count
+        if any(available < wanted for available, wanted in zip(self.available, counts, strict=True)):
             return None
         added = []
-        for number, group in enumerate(self.groups):
-            for _ in range(count - group.pool.free):
+        for number, (group, wanted) in enumerate(zip(self.groups, counts, strict=True)):
+            for _ in range(wanted - group.pool.free):
                 assert self.tree is not None
                 self.tree.evict(number)
-            blocks = group.pool.alloc(count)
+            blocks = group.pool.alloc(wanted)
             assert blocks is not None
             added.append(blocks)
         if self._poisoned:

@@ -26,7 +26,11 @@ def most_blocks(window: int | None, tokens: int, step: int, block_size: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """`window`: tokens a query sees, itself included; None: all before it."""
+    """`window`: tokens a query sees, itself included; None: all before it. `slots`: host slots, each for a block's
+    bytes, of which there are `block_bytes`.
+    """
 
     pool: BlockPool
     window: int | None = None
+    slots: int = 0
+    block_bytes: int = 1

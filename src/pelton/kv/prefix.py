@@ -8,7 +8,7 @@ leaf.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -34,6 +34,9 @@ class BlockKeys(Protocol):
         ...
 
 
+Evicted = Callable[[Node, int, int], None]
+
+
 class PrefixTree:
     """Holds one reference of its own on each block in it; a block nobody else holds is *unused* and may be evicted.
 
@@ -43,6 +46,7 @@ class PrefixTree:
 
     def __init__(self, groups: Sequence[KVGroup], block_size: int, most_unused: int | None = None) -> None:
         self.evictions = 0
+        self.evicted: Evicted | None = None  # is told of a block that goes: its node, group and number
         self.ghosts = Ghosts()
         self._groups = tuple(groups)
         self._block_size = block_size
@@ -132,6 +136,8 @@ class PrefixTree:
         block, node = self._unused[group].popitem(last=False)
         assert not self._windowless or not node.children, f"block {block} goes before {len(node.children)} behind it"
         self.evictions += 1
+        if self.evicted is not None:
+            self.evicted(node, group, block)
         self.ghosts.add(node.digest)
         self._forget(group, node)
         _prune(node)

@@ -63,16 +63,44 @@ class BlockTable:
             wanted.append(min(added, most - own))
         return tuple(wanted)
 
-    def adopt(self, held: Held) -> None:
-        """Begins with these full blocks, which are the table's from now on: the caller took a reference for it."""
+    def adopt(self, held: Held, mixed: int = 0) -> None:
+        """Begins with these full blocks, which are the table's from now on: the caller took a reference for it.
+
+        Of the last `mixed` of them some groups lack theirs, which `restore` adds.
+        """
         assert not self.num_blocks, f"the table has {self.num_blocks} blocks already"
         if not held or not held[0]:
             return
         self._blocks = [list(blocks) for blocks in held]
         self._passed = [sum(block == NULL_BLOCK for block in blocks) for blocks in held]
-        self.depth = self._adopted = self.num_blocks
-        found = [self._source.tree.at(number, blocks[-1]) for number, blocks in enumerate(held) if self._source.tree]
+        self._adopted = self.num_blocks
+        self.depth = self._adopted - mixed
+        if not self.depth:
+            return
+        last = self.depth - 1
+        found = [self._source.tree.at(number, blocks[last]) for number, blocks in enumerate(held) if self._source.tree]
         self.node = next((node for node in found if node is not None), None)
+
+    def restore(self, computed: int) -> Held | None:
+        """Takes a block for every entry up to that of the last of `computed` tokens that has none and that the token at
+        index `computed` sees: its content comes from elsewhere. Returns those blocks, or None (nothing changed) where
+        too few are there.
+        """
+        size = self._source.block_size
+        entries = max(self.num_blocks, -(-computed // size))
+        empty = []
+        for group, blocks in zip(self._source.groups, self._blocks, strict=True):
+            first = min(entries, first_block(group.window, computed, size))
+            empty.append([i for i in range(first, entries) if i >= len(blocks) or blocks[i] == NULL_BLOCK])
+        added = self._source.alloc([len(places) for places in empty])
+        if added is not None:
+            for number, (blocks, places, more) in enumerate(zip(self._blocks, empty, added, strict=True)):
+                blocks += [NULL_BLOCK] * (entries - len(blocks))
+                for place, block in zip(places, more, strict=True):
+                    blocks[place] = block
+                window = self._source.groups[number].window
+                self._passed[number] = min(entries, first_block(window, computed, size))
+        return added
 
     def grow(self, tokens: int) -> Held | None:
         """Takes what `tokens` tokens need; returns the added blocks, or None (nothing changed) if too few are there."""

@@ -7,12 +7,12 @@ token is drawn at. Invariant: what a row's arrays hold does not depend on its ne
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.backends.backend import COPY, SCRUB, Int32, Records, StepInputs
+from pelton.backends.backend import COPY, LOAD, SAVE, SCRUB, Int32, Records, StepInputs
 from pelton.core.plan import StateOp, StepPlan
 from pelton.kv.pool import NULL_BLOCK
 from pelton.runner.rows import RowStates, ragged
 
-BLOCK_OPS = {"copy": COPY, "scrub": SCRUB}
+BLOCK_OPS = {"copy": COPY, "scrub": SCRUB, "save": SAVE, "load": LOAD}
 Ints = NDArray[np.int64]
 
 
@@ -87,5 +87,5 @@ def _records(states: RowStates, rows: Ints, after: Ints, given: NDArray[np.bool_
 
 
 def _block_ops(ops: tuple[StateOp, ...]) -> Int32:
-    """Rows [N, 4] of (COPY or SCRUB, group, source, target)."""
+    """Rows [N, 4] of (a kind, group, source, target)."""
     return np.array([(BLOCK_OPS[op.kind], op.group, op.source, op.target) for op in ops], np.int32)

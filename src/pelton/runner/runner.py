@@ -75,7 +75,7 @@ class Runner:
             self._rows.append_blocks(row, blocks)
         outputs = self._executable.run(gather(plan, self._rows, self.wake))
         rows = self._several(plan, outputs) if outputs.steps > 1 else self._results(plan, outputs)
-        return StepResult(rows, outputs.steps, outputs.seconds)
+        return StepResult(rows, outputs.steps, outputs.seconds, outputs.moving)
 
     def _release(self, plan: StepPlan) -> None:
         for row in plan.released:

@@ -18,8 +18,8 @@ class Draft:
     """`budget`: work left, in tokens that see no others; a prompt's token at index i costs 1 + context_cost x i of it.
 
     `decodes`: running requests still to be planned that need one token. `cap`: most tokens of one request, 0 for any
-    number. `most`: tokens of one request in the largest step. `entered`: nodes this step computes. `spent`: blocks to
-    give back once nothing more is handed out.
+    number. `most`: tokens of one request in the largest step. `copies`: of blocks, and loads. `entered`: nodes this
+    step computes. `spent`: blocks to give back once nothing more is handed out.
     """
 
     budget: int
@@ -80,9 +80,15 @@ class Draft:
     def admit(self, request: Tracked, start: Start, count: int) -> bool:
         """A request that has a row begins with what it found, already referenced, and takes blocks for `count` more."""
         assert request.row is not None
-        request.table.adopt(start.blocks)
+        request.table.adopt(start.blocks, start.mixed)
         request.computed = start.cached
-        request.shared, request.copied, request.origin = start.full, bool(start.source), start.origin
+        request.shared, request.copied = start.full, bool(start.source or start.loads)
+        request.origin = start.origin
+        restored = request.table.restore(start.cached) if start.loads else ()
+        if restored is None:
+            return False
+        loads = {group: iter(targets) for group, targets in enumerate(restored)}
+        self.copies += [StateOp("load", slot, next(loads[group]), group) for group, slot in start.loads]
         if not self.reserve(request, count):
             return False
         blocks = request.table.blocks
@@ -103,8 +109,12 @@ class Draft:
         if request.table.fills(end) and (keys := request.gives) is not None:
             self.entered += request.table.enter(keys, end)
 
-    def plan(self, released: tuple[int, ...], scrubs: list[tuple[int, int]]) -> StepPlan:
-        """The step. Blocks (group, block) are scrubbed before anything is copied into them."""
-        ops = (*(StateOp("scrub", block, block, group) for group, block in scrubs), *self.copies)
+    def plan(
+        self, released: tuple[int, ...], scrubs: list[tuple[int, int]], saves: tuple[StateOp, ...] = ()
+    ) -> StepPlan:
+        """The step. Blocks are saved before anybody uses them again; those (group, block) to be scrubbed are scrubbed
+        before anything is copied or loaded into them.
+        """
+        ops = (*saves, *(StateOp("scrub", block, block, group) for group, block in scrubs), *self.copies)
         rows, admitted = tuple(self.rows), tuple(self.admitted)
         return StepPlan(rows, admitted, released, self.new_blocks, ops, repeat=self.repeat)

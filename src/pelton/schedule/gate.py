@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pelton.schedule.forks import Forks
 from pelton.schedule.order import Order, QueueView
 from pelton.schedule.sharing import Sharing
-from pelton.schedule.tracked import Tracked
+from pelton.schedule.tracked import NewRequest, Tracked
 
 LEAST_RESERVE = 1  # blocks for each running request: its next tokens must not preempt at once who is admitted
 MOST_RESERVE = 16
@@ -19,11 +19,12 @@ FRESH = 16  # plans for which what was found is taken to be there still
 class Gate:
     """`reserve`: blocks that must be left for each running request. It doubles with each plan in which blocks ran out,
     up to MOST_RESERVE, and halves with each running request that ends: after a preemption nobody begins before there
-    is room for what the running ones will soon need, or fewer of them.
+    is room for what the running ones will soon need, or fewer of them. `served`: as Order.served.
     """
 
     def __init__(self, order: Order, forks: Forks, sharing: Sharing) -> None:
         self.reserve = LEAST_RESERVE
+        self.served = order.served
         self._order = order
         self._forks = forks
         self._sharing = sharing
@@ -34,6 +35,10 @@ class Gate:
         """The waiting ones in the order in which they are tried; read while some of them begin."""
         self._plans += 1
         return self._order.queue(tuple(waiting), QueueView(now, self._cached))
+
+    def rank(self, request: NewRequest, number: int) -> tuple[float, ...]:
+        """As Order.rank."""
+        return self._order.rank(request, number)
 
     def victim(self, running: Sequence[Tracked]) -> int:
         """As Order.victim."""

@@ -10,24 +10,31 @@ from collections.abc import Sequence
 from pelton.core.config import ScheduleSection
 from pelton.kv.blocks import Blocks
 from pelton.kv.group import most_blocks
+from pelton.kv.pool import NULL_BLOCK
 from pelton.schedule.draft import Draft
 from pelton.schedule.forks import Forks
 from pelton.schedule.gate import Gate
 from pelton.schedule.places import Places
 from pelton.schedule.sharing import Sharing
+from pelton.schedule.tiers.tiers import Tiers
 from pelton.schedule.tracked import Start, Tracked
+
+FILE_WAITS = 5  # of a few seconds each
 
 
 class Planner:
     """`preemptions` counts requests that lost their blocks, for whatever reason."""
 
-    def __init__(self, gate: Gate, places: Places, blocks: Blocks, forks: Forks, sharing: Sharing) -> None:
+    def __init__(
+        self, gate: Gate, places: Places, blocks: Blocks, forks: Forks, sharing: Sharing, tiers: Tiers
+    ) -> None:
         self.preemptions = 0
-        self._gate = gate
+        self.gate = gate
         self._places = places
         self._blocks = blocks
         self._forks = forks
         self._sharing = sharing
+        self._tiers = tiers
         self._refused: tuple[Tracked | None, tuple[int, ...]] = (None, ())
 
     def draft(self, limits: ScheduleSection, now: float = 0.0) -> Draft:
@@ -43,18 +50,35 @@ class Planner:
         self._continue_running(draft)
         # What was taken away is not given to another at once.
         if draft.preempted:
-            self._gate.ran_short()
+            self.gate.ran_short()
         else:
             self._admit_waiting(draft, now)
+        self._wait_for_files(draft, now)
         # Nobody waits for what is only held.
         while not draft.rows and self._places.waiting and self._give_back(force=True):
             self._admit_waiting(draft, now)
+            self._wait_for_files(draft, now)
         for blocks in draft.spent:
             self._blocks.release(blocks)
         return draft
 
-    def preempt(self, request: Tracked) -> None:
-        """By recompute: the request waits again and will compute its prompt and its drawn tokens once more."""
+    def _wait_for_files(self, draft: Draft, now: float) -> None:
+        """Where nobody has anything to compute but for what comes from files, that is waited for; but not for ever."""
+        for _ in range(FILE_WAITS):
+            if draft.rows or not self._tiers.wait():
+                return
+            self._admit_waiting(draft, now)
+        if not draft.rows:
+            self._tiers.abandon()
+            self._refused = None, ()
+            self._admit_waiting(draft, now)
+
+    def preempt(self, request: Tracked, *, keep: bool = True) -> None:
+        """The request waits again. What it has computed of its prompt and its drawn tokens is saved, if it pays and it
+        may be kept, or computed once more.
+        """
+        if keep:
+            self._tiers.swap.out(request)
         request.table.release()
         self._places.leave(request)
         request.computed = request.shared = 0
@@ -64,7 +88,7 @@ class Planner:
 
     def over(self, request: Tracked) -> None:
         """A request ended; it still has its place."""
-        self._gate.over(request)
+        self.gate.over(request)
         if request is self._refused[0]:
             self._refused = None, ()
 
@@ -91,7 +115,7 @@ class Planner:
                 if self._give_back():
                     continue
                 later = running[place + 1 :]
-                victim = place + 1 + self._gate.victim(later) if later else place
+                victim = place + 1 + self.gate.victim(later) if later else place
                 gone = running.pop(victim)
                 draft.decodes -= victim > place and gone.remaining == 1
                 self.preempt(gone)
@@ -114,7 +138,7 @@ class Planner:
         promised = [0] * len(self._blocks.groups)
         for request in self._places.running:
             _add(promised, request.table.wanted(request.total, step))
-        for request in self._gate.queue(waiting, now):
+        for request in self.gate.queue(waiting, now):
             if not self._places.free_rows or not draft.budget:
                 return
             room = self._room(promised)
@@ -147,12 +171,18 @@ class Planner:
         return self._forks.give_back(force) or self._sharing.sessions.give_back()
 
     def _room(self, promised: Sequence[int]) -> tuple[int, ...]:
-        kept = self._gate.reserve * len(self._places.running)
+        kept = self.gate.reserve * len(self._places.running)
         return tuple(free - asked - kept for free, asked in zip(self._blocks.available, promised, strict=True))
 
     def _start(self, request: Tracked) -> Start | None:
+        start = self._tiers.swap.start(request)
+        if start is not None:
+            return start
         family = self._forks.family(request)
-        return self._sharing.start(request, self._places.running) if family is None else self._forks.start(family)
+        if family is not None:
+            return self._forks.start(family)
+        start = self._sharing.start(request, self._places.running)
+        return start if start is None else self._tiers.extend(request, start)
 
     def _begin(self, draft: Draft, request: Tracked, start: Start, promised: Sequence[int]) -> bool:
         """The request runs; False (nothing changed) where the blocks do not suffice for what all running ones know."""
@@ -169,9 +199,10 @@ class Planner:
             self._sharing.began(request, start)
         else:
             draft.spent.append(self._forks.leave(request))
+        self._tiers.began(request, start)
         count = draft.cut(start.cached, request.total - start.cached, draft.budget)
         self._places.run(request)
-        self._gate.began(request)
+        self.gate.began(request)
         reserved = draft.admit(request, start, count)
         assert reserved, f"{request.request_id}: {self._blocks.available} blocks available, {promised} promised"
         draft.place(request, count)
@@ -192,11 +223,15 @@ class Planner:
 
     def _asked(self, request: Tracked, start: Start, step: int) -> tuple[int, ...]:
         """Blocks of each group that the request will want beside those it begins with."""
-        entries = self._blocks.needed(request.total) - start.full
+        entries, held = self._blocks.needed(request.total), start.blocks or ((),) * len(self._blocks.groups)
         asked = []
-        for group in self._blocks.groups:
+        for group, own in zip(self._blocks.groups, held, strict=True):
+            if group.window is None:
+                asked.append(entries - sum(block != NULL_BLOCK for block in own))
+                continue
             # What it shares of a window is no part of this: others may still hold it when the window has passed it.
-            asked.append(min(entries, most_blocks(group.window, request.total, step, self._blocks.block_size)))
+            most = most_blocks(group.window, request.total, step, self._blocks.block_size)
+            asked.append(min(entries - start.full, most))
         return tuple(asked)
 
 

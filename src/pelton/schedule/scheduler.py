@@ -16,6 +16,7 @@ from pelton.core.plan import StepPlan
 from pelton.kv.blocks import Blocks
 from pelton.kv.group import KVGroup, most_blocks
 from pelton.kv.table import BlockTable
+from pelton.kv.tiers.worker import Carrier
 from pelton.schedule.draft import Draft
 from pelton.schedule.forks import Forks
 from pelton.schedule.gate import Gate
@@ -24,6 +25,7 @@ from pelton.schedule.places import Places
 from pelton.schedule.planner import Planner
 from pelton.schedule.series import Series
 from pelton.schedule.sharing import Sharing
+from pelton.schedule.tiers.tiers import Tiers
 from pelton.schedule.tracked import NewRequest, Tracked
 
 
@@ -43,8 +45,8 @@ class Scheduler:
     """`max_len`: tokens (prompt and answer) a request may have, the smaller of the model's length and the pool.
 
     `limits` may be replaced between steps by others with as many rows. `series` decides how many decode steps are one
-    call, and is told how long they take. `sharing` knows what is kept of prefixes. `preempted` names who lost its
-    blocks between the last plan and the one before it or for the last plan.
+    call, and is told how long they take; so are the `rates` of the `tiers`. `sharing` knows what is kept of prefixes.
+    `preempted` names who lost its blocks between the last plan and the one before it or for the last plan.
     """
 
     def __init__(
@@ -55,19 +57,20 @@ class Scheduler:
         groups: Sequence[KVGroup],
         block_size: int,
         max_model_len: int,
+        disk: Carrier | None = None,
     ) -> None:
         self.limits = limits
         self.max_len = min(max_model_len, *(_longest(group, limits, block_size) for group in groups))
         self.preempted: tuple[str, ...] = ()
         self._max_model_len = max_model_len
-        self._order = order
         self._blocks = Blocks(groups, block_size, cache)
         self._forks = Forks(self._blocks)
         self.sharing = Sharing(self._blocks, cache)
         self._places = Places(limits.max_num_seqs)
         self.series = Series(self._blocks, self.max_len)
+        self.tiers = Tiers(self._blocks, cache, disk)
         gate = Gate(order, self._forks, self.sharing)
-        self._planner = Planner(gate, self._places, self._blocks, self._forks, self.sharing)
+        self._planner = Planner(gate, self._places, self._blocks, self._forks, self.sharing, self.tiers)
         self._requests: dict[str, Tracked] = {}
         self._figures = _Figures()
         self._lost: list[str] = []
@@ -83,7 +86,7 @@ class Scheduler:
         parent = self._requests.get(request.parent) if request.parent is not None else None
         number = self._figures.added
         # Behind all with a smaller rank than the parent's, before all with a greater one.
-        rank = self._order.rank(request, number) if parent is None else (*parent.rank, number)
+        rank = self._planner.gate.rank(request, number) if parent is None else (*parent.rank, number)
         table = BlockTable(self._blocks, b"" if request.keys is None else request.keys.namespace)
         tracked = Tracked(request, number, rank, table, total=request.prompt)
         if parent is not None:
@@ -118,16 +121,20 @@ class Scheduler:
         self._forks.over(request)
         self.sharing.over(request)
         self._planner.over(request)
+        self.tiers.over(request)
         self._places.leave(request)
         request.table.release()
         if request_id in self._lost:
             self._lost.remove(request_id)
 
-    def preempt(self, request_id: str) -> None:
-        """The request loses its blocks now and is computed again; one that waits is let be. KeyError if not open."""
+    def preempt(self, request_id: str, *, keep: bool = True) -> None:
+        """The request loses its blocks now and goes on later; one that waits is let be. KeyError if not open.
+
+        `keep`: what it has computed is good, so it may be saved.
+        """
         request = self._requests[request_id]
         if request.row is not None:
-            self._planner.preempt(request)
+            self._planner.preempt(request, keep=keep)
             self._lost.append(request_id)
 
     def fault(self, row: int) -> bool:
@@ -141,6 +148,7 @@ class Scheduler:
         self._blocks.poison_nodes(path[request.shared : request.shared + 1])
         self._blocks.poison((group, block) for group, own in enumerate(held) for block in own[request.shared :])
         self._forks.distrust(request)
+        self.tiers.distrust(request)
         if request.private or not (request.shared or request.copied):
             return False
         tree = self._blocks.tree
@@ -149,7 +157,7 @@ class Scheduler:
         nodes.append(request.origin)
         request.suspects = tuple(dict.fromkeys(node for node in nodes if node is not None))
         request.private = True
-        self.preempt(request.request_id)
+        self.preempt(request.request_id, keep=False)
         return True
 
     def reset_prefix_cache(self) -> None:
@@ -157,6 +165,7 @@ class Scheduler:
         self.sharing.sessions.end_all()
         if self._blocks.tree is not None:
             self._blocks.tree.reset()
+        self.tiers.reset()
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
@@ -170,7 +179,7 @@ class Scheduler:
         self.sharing.sessions.expire(now)
         draft = self._planner.draft(self.limits, now)
         step_is_full = self._places.free_rows and not draft.budget and not draft.preempted
-        waits = self._forks.deferred + self.sharing.deferred
+        waits = self._forks.deferred + self.sharing.deferred + self.tiers.deferred
         self._figures.deferred = self.num_waiting if step_is_full else waits
         self.preempted, self._lost = (*self._lost, *draft.preempted), []
         if not draft.rows:
@@ -178,7 +187,8 @@ class Scheduler:
             return None
         if not waits:  # else somebody waits for no more than what this step computes
             self.series.extend(draft, self._places.running, self.limits)
-        plan = draft.plan(self._places.take_released(), self._blocks.take_scrubs())
+        saves = self.tiers.take_saves()
+        plan = draft.plan(self._places.take_released(), self._blocks.take_scrubs(), saves)
         self._open = draft, plan
         return plan
 
@@ -188,10 +198,11 @@ class Scheduler:
         """
         assert self._open is not None and self._open[1] is plan, "this is not the step that was planned last"
         draft, self._open = self._open[0], None
+        self.tiers.settle()
         for node in draft.entered:
             node.computed = True
         self._figures.computed += steps * plan.num_tokens
-        self._figures.copied += len(draft.copies)
+        self._figures.copied += sum(op.kind == "copy" for op in draft.copies)
         for row in plan.rows:
             request = self._places.at(row.row)
             if request is None:
@@ -202,7 +213,7 @@ class Scheduler:
             before = row.start if row.start > request.served else request.served
             if request.computed > before:
                 request.served = request.computed
-                self._order.served(request, request.computed - before)
+                self._planner.gate.served(request, request.computed - before)
             if steps > 1 and request.table.fills(request.computed) and (keys := request.gives) is not None:
                 for node in request.table.enter(keys, request.computed):
                     node.computed = True
@@ -223,9 +234,10 @@ class Scheduler:
         self._open = None
         self._forks.give_back(force=True)
         for request in list(self._places.running):
-            self.preempt(request.request_id)
+            self.preempt(request.request_id, keep=False)
         self._blocks.poison_nodes(draft.entered)
-        self._blocks.poison((op.group, op.target) for op in plan.state_ops)
+        self._blocks.poison((op.group, op.target) for op in plan.state_ops if op.kind != "save")
+        self.tiers.broken(plan.state_ops)
 
     # ---- figures -----------------------------------------------------------------------------------------------------
 
@@ -262,6 +274,7 @@ class Scheduler:
             prefix_evictions_total=tree.evictions if tree is not None else 0,
             preemptions_total=self._planner.preemptions,
             copied_blocks_total=self._figures.copied,
+            **self.tiers.figures(),
             session_blocks=self.sharing.sessions.num_blocks,
             sessions=len(self.sharing.sessions),
             computed_tokens_total=self._figures.computed,
@@ -284,6 +297,7 @@ class Scheduler:
                 held, cached = holders[number, block], tree is not None and tree.at(number, block) is not None
                 references = group.pool.references(block)
                 assert held + cached == references, f"{number}/{block}: {held} holders, {cached=}, {references=}"
+        self.tiers.check(self._places.waiting)
         listed = {id(request) for request in (*self._places.waiting, *self._places.running)}
         assert listed == {id(request) for request in self._requests.values()}
 

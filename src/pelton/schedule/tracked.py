@@ -43,6 +43,10 @@ class Start:
     `source`: that block in each KV group, or nothing; `origin`: its node, where it is in the prefix tree. `cached`
     tokens in all, of which `in_flight` were being computed by another request when it asked. `lookup`: why there are no
     more, where that is to be told.
+
+    `loads`: host slots (group, slot) whose content goes into new blocks: of each group in turn those that it lacks up
+    to that of the last cached token, in the order of the entries. Some groups may lack theirs within the last `mixed`
+    of `blocks` already.
     """
 
     blocks: Held = ()
@@ -51,11 +55,13 @@ class Start:
     in_flight: int = 0
     origin: Node | None = None
     lookup: Lookup | None = None
+    loads: tuple[tuple[int, int], ...] = ()
+    mixed: int = 0
 
     @property
     def full(self) -> int:
         """How many blocks of tokens are shared."""
-        return len(self.blocks[0]) if self.blocks else 0
+        return len(self.blocks[0]) - self.mixed if self.blocks else 0
 
     @property
     def copied(self) -> Held:

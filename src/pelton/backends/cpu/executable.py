@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-from pelton.backends.backend import CompileOptions, Float32, StepInputs, StepOutputs, WorkingMemory
+from pelton.backends.backend import Bytes, CompileOptions, Float32, StepInputs, StepOutputs, WorkingMemory
 from pelton.backends.cpu import _native
 from pelton.backends.cpu.packed import Keeper
 from pelton.backends.labels import labels
@@ -72,6 +72,7 @@ class CpuExecutable:
         timing = np.zeros((len(self._labels), 2), np.uint64) if inputs.timing else None
         wanted = [(wish.layer, wish.first, wish.rows) for wish in inputs.columns]
         columns = np.array(wanted, np.int32).reshape(-1) if wanted else None
+        moved = self._native.moved_ns
         steps, seconds = self._native.run(
             inputs.tokens, inputs.positions, inputs.starts, inputs.counts, inputs.tables, inputs.table_offsets,
             inputs.logit_rows, inputs.sampling.view(np.uint8), ints, logprobs, top_ids, top_logprobs, logits,
@@ -83,9 +84,19 @@ class CpuExecutable:
             drawn = steps * rows
             ints, logprobs = ints[:, :drawn], logprobs[:drawn]
             top_ids, top_logprobs = top_ids[:drawn], top_logprobs[:drawn]
-        ranks, faults = ints[1], ints[2]
         return StepOutputs(
-            ints[0], logprobs, ranks, faults, top_ids, top_logprobs, logits, trace, timing, steps, seconds
+            tokens=ints[0],
+            logprobs=logprobs,
+            ranks=ints[1],
+            faults=ints[2],
+            top_ids=top_ids,
+            top_logprobs=top_logprobs,
+            logits=logits,
+            trace=trace,
+            timing=timing,
+            steps=steps,
+            seconds=seconds,
+            moving=1e-9 * (self._native.moved_ns - moved),
         )
 
     def blocks(self) -> "CpuBlockOps":
@@ -117,6 +128,21 @@ class CpuBlockOps:
 
     def scrub(self, group: int, block: int) -> None:
         self._native.scrub_block(group, block)
+
+    def reserve(self, slots: tuple[int, ...]) -> None:
+        """Raises CapacityError where the system has no room for so many."""
+        try:
+            self._native.reserve(list(slots))
+        except MemoryError as error:
+            sizes = zip(slots, self._native.block_bytes, strict=True)
+            wanted = " and ".join(f"{count} host slots of {size} bytes" for count, size in sizes)
+            raise CapacityError(f"No memory for {wanted}.", "Set a smaller swap_space_bytes.") from error
+
+    def slot(self, group: int, slot: int) -> Bytes:
+        return self._native.slot_view(group, slot)
+
+    def content(self, group: int, block: int) -> Bytes:
+        return self._native.block_view(group, block)
 
     def export_canonical(self, group: int, block: int, tokens: int) -> Float32:
         """fp32 [layers, 2, heads, tokens, dim]; key and value widths must be equal."""

@@ -11,6 +11,8 @@ from pelton.backends.backend import (
     EDIT,
     FAULT_BAD_LOGITS,
     FAULT_NO_TOKEN,
+    LOAD,
+    SAVE,
     BlockOps,
     Choose,
     CompileOptions,
@@ -94,7 +96,7 @@ class ReferenceExecutable:
     @torch.no_grad()
     def _step(self, inputs: StepInputs) -> StepOutputs:
         began = self._clock.now()
-        self._operate(inputs)
+        moving = self._operate(inputs)
         step = Step(
             weights=self._weights,
             pools=self._pools,
@@ -112,9 +114,12 @@ class ReferenceExecutable:
             add_columns(wish, [op for op in self._ops if op.kind == "attend"][wish.layer], step)
         self._count(StepShape(tuple((s.start, s.count) for s in step.sequences), len(inputs.logit_rows)))
         outputs = self._outputs(logits.numpy(), inputs, tracer.hashes if tracer else None)
-        return replace(outputs, seconds=self._clock.now() - began)
+        return replace(outputs, seconds=self._clock.now() - began, moving=moving)
 
     def blocks(self) -> BlockOps:
+        return self._blocks()
+
+    def _blocks(self) -> ReferenceBlocks:
         return ReferenceBlocks(tuple(self._pools.values()))
 
     def counters(self) -> dict[str, int]:
@@ -124,13 +129,22 @@ class ReferenceExecutable:
     def close(self) -> None:
         self._pools = {}
 
-    def _operate(self, inputs: StepInputs) -> None:
-        blocks = self.blocks()
+    def _operate(self, inputs: StepInputs) -> float:
+        """Carries out the block operations; how many seconds of that went into saving and loading."""
+        blocks, moving = self._blocks(), 0.0
         for kind, group, source, target in [] if inputs.block_ops is None else inputs.block_ops.tolist():
+            began = self._clock.now()
             if kind == COPY:
                 blocks.copy(group, source, target)
+            elif kind == SAVE:
+                blocks.save(group, source, target)
+            elif kind == LOAD:
+                blocks.load(group, source, target)
             else:
                 blocks.scrub(group, target)
+            if kind in (SAVE, LOAD):
+                moving += self._clock.now() - began
+        return moving
 
     def _count(self, shape: StepShape) -> None:
         tables = self._module.tables(self._entry.name, exact=self._kv_dtype.itemsize == 4)

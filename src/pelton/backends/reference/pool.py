@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from pelton.backends.backend import Float32
+from pelton.backends.backend import Bytes, Float32
 from pelton.program.states import State
 
 BLOCK = 32
@@ -12,7 +12,8 @@ BLOCK = 32
 class KVPool:
     """The blocks of one KV group, number `group` in the order of the module's states.
 
-    Slots hold what was last written; nothing is ever read that a table does not name.
+    Slots hold what was last written; nothing is ever read that a table does not name. `host` [slots, bytes of a block]:
+    copies of blocks, keys before values.
     """
 
     def __init__(self, state: State, group: int, blocks: int, dtype: torch.dtype) -> None:
@@ -20,6 +21,20 @@ class KVPool:
         self.spec = spec = state.spec
         self.keys = torch.zeros(blocks, state.layers, spec.heads, BLOCK, spec.key_dim, dtype=dtype)
         self.values = torch.zeros(blocks, state.layers, spec.heads, BLOCK, spec.value_dim, dtype=dtype)
+        self.host: Bytes = np.zeros((0, 0), np.uint8)
+
+    def content(self, block: int) -> Bytes:
+        """A copy of a block, as bytes."""
+        both = (self.keys[block].reshape(-1), self.values[block].reshape(-1))
+        content: Bytes = torch.cat([part.view(torch.uint8) for part in both]).numpy()
+        return content
+
+    def load(self, slot: int, block: int) -> None:
+        """A host slot's bytes become a block."""
+        raw = torch.from_numpy(self.host[slot]).view(self.keys.dtype)
+        keys, values = self.keys[block], self.values[block]
+        keys.copy_(raw[: keys.numel()].view(keys.shape))
+        values.copy_(raw[keys.numel() :].view(values.shape))
 
     def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """keys, values [T, heads, dim] enter the slots [T] (block x 32 + place)."""
@@ -49,6 +64,25 @@ class ReferenceBlocks:
         """Zeros the block in all layers of the group."""
         self._pools[group].keys[block] = 0
         self._pools[group].values[block] = 0
+
+    def reserve(self, slots: tuple[int, ...]) -> None:
+        for pool, count in zip(self._pools, slots, strict=True):
+            pool.host = np.zeros((count, len(pool.content(0))), np.uint8)
+
+    def slot(self, group: int, slot: int) -> Bytes:
+        held: Bytes = self._pools[group].host[slot]
+        return held
+
+    def content(self, group: int, block: int) -> Bytes:
+        return self._pools[group].content(block)
+
+    def save(self, group: int, block: int, slot: int) -> None:
+        """A block's bytes go to a host slot."""
+        self._pools[group].host[slot] = self._pools[group].content(block)
+
+    def load(self, group: int, slot: int, block: int) -> None:
+        """The opposite."""
+        self._pools[group].load(slot, block)
 
     def export_canonical(self, group: int, block: int, tokens: int) -> Float32:
         """fp32 [layers, 2, heads, tokens, dim] of the block's first tokens."""

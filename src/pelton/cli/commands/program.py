@@ -23,8 +23,8 @@ from pelton.cli.options import (
     parse_length,
 )
 from pelton.cli.terminal import count_text, emit, say_notes, size_text, table_lines
-from pelton.core.config import ACTIVATIONS, DTYPES, beyond, resolve
-from pelton.core.errors import SettingError
+from pelton.core.config import ACTIVATIONS, DTYPES, resolve
+from pelton.core.errors import SettingError, beyond
 from pelton.models import build_module, config_notes
 from pelton.models.overrides import overridden, override_config, override_notes
 from pelton.program.costs import OpCost, op_costs, total_cost

@@ -84,6 +84,8 @@ _TEXTS = {"block_size": "Tokens in a block.", "max_num_seqs": "Requests computed
 _ENGINE_KINDS = {
     "kv_cache_memory_bytes": Kind.SIZE,
     "packed_cache_bytes": Kind.SIZE,
+    "swap_space_bytes": Kind.SIZE,
+    "kv_disk_bytes": Kind.SIZE,
     "max_model_len": Kind.LENGTH,
     "context_cost": Kind.NUMBER,
     "override_generation_config": Kind.TABLE,

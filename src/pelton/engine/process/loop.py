@@ -130,8 +130,9 @@ class Loop:
         sharing = self._engine.scheduler.sharing
         match question:
             case DescribeCache(runs=runs, tokens=tokens):
-                waste = self._engine.scheduler.stats().kv_waste
-                return msgspec.json.encode({**sharing.describe(Wanted(runs, tokens)), "waste": waste})
+                waste, tiers = self._engine.scheduler.stats().kv_waste, self._engine.scheduler.tiers.figures()
+                told = {**sharing.describe(Wanted(runs, tokens)), "waste": waste, "tiers": tiers}
+                return msgspec.json.encode(told)
             case EndSession(session=session):
                 return b"1" if sharing.sessions.end(session) else b""
 

@@ -15,5 +15,6 @@ DIMENSIONS: Registry[type[Dimension]] = Registry(
         "preemption": "pelton.measure.verify.dimensions.preemption:Preemption",
         "fork_count": "pelton.measure.verify.dimensions.fork_count:ForkCount",
         "decode_calls": "pelton.measure.verify.dimensions.decode_calls:DecodeCalls",
+        "evicted_prefixes": "pelton.measure.verify.dimensions.evicted_prefixes:EvictedPrefixes",
     },
 )

@@ -26,8 +26,8 @@ TEST = 0
 class Ask:
     """A request for n answers. It joins `after` steps of its phase; a phase begins when the one before is over.
 
-    `salt`: it shares prefixes only with requests that have the same one. `session`: what it computes is held for
-    others of the same one.
+    `salt`: it shares prefixes only with requests that have the same one; where it `keeps` it, also in a round in which
+    no two others share any. `session`: what it computes is held for others of the same one.
     """
 
     case: Case
@@ -36,6 +36,7 @@ class Ask:
     after: int = 0
     salt: str = ""
     session: str = ""
+    keeps: bool = False
 
 
 @dataclass(slots=True)

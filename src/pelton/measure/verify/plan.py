@@ -101,7 +101,7 @@ class Planner:
                 max_num_batched_tokens=rng.choice((self._sizes.tokens, self._budget(rng))),
                 max_steps_per_call=1,
             ),
-            cache=CacheSection(),
+            cache=CacheSection(preemption_mode="recompute"),  # never by what was measured
             block_size=self._sizes.block_size,
             step_tokens=self._sizes.tokens,
         )
@@ -110,7 +110,7 @@ class Planner:
             self._dimensions[dimension].shape(value, draft, self._rng(name, dimension))
         if draft.private:
             for place, ask in enumerate(draft.asks):
-                ask.salt = f"own {place}"
+                ask.salt = ask.salt if ask.keeps else f"own {place}"
         blocks = self._blocks(draft, rng)
         return Round(f"{self._seed}/{name}", tuple(draft.asks), draft.schedule, draft.cache, blocks)
 

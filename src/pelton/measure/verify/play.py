@@ -20,6 +20,7 @@ from pelton.core.events import (
 from pelton.core.plan import StepPlan, TokenLogprobs
 from pelton.core.request import Request
 from pelton.engine.engine import Engine
+from pelton.kv.tiers.worker import Carrier
 from pelton.measure.verify.cases import Cases
 from pelton.measure.verify.dimension import Ask, Dimension, Live, Piece, StepSeen
 from pelton.measure.verify.plan import Round
@@ -122,7 +123,11 @@ def play(
     rig: Rig, round_: Round, cases: Cases, values: Sequence[tuple[Dimension, str]], *, traced: bool = False
 ) -> Played:
     """Runs a round to its end. Whatever the engine raises comes out; RuntimeError where it does not end."""
-    stage = _stage(rig, round_.schedule, round_.cache, round_.blocks, traced=traced)
+    with rig.files(round_.cache) as disk:
+        return _played(_stage(rig, round_, disk, traced=traced), round_, cases, values)
+
+
+def _played(stage: Stage, round_: Round, cases: Cases, values: Sequence[tuple[Dimension, str]]) -> Played:
     live = Live(stage.engine, Random(f"{round_.name}/steps"), cases)
     requests = _requests(round_, cases)
     left = STEPS_PER_TOKEN * sum(len(one.prompt_token_ids) + one.max_tokens for ask in requests for one in ask[1])
@@ -153,16 +158,17 @@ def play(
 def play_alone(rig: Rig, request: Request, *, traced: bool = False) -> tuple[Answer, Hashes]:
     """The request all by itself: its whole prompt in one piece, then step by step, no cache, nobody beside it."""
     schedule = ScheduleSection(max_num_seqs=1, max_num_batched_tokens=rig.sizes.tokens, max_steps_per_call=1)
-    stage = _stage(rig, schedule, CacheSection(enable_prefix_caching=False), rig.sizes.blocks, traced=traced)
+    alone = Round("alone", (), schedule, CacheSection(enable_prefix_caching=False), rig.sizes.blocks)
+    stage = _stage(rig, alone, None, traced=traced)
     stage.add(request)
     while stage.engine.has_work:
         stage.step()
     return stage.answers[request.request_id], stage.hashes.get(request.request_id, Hashes())
 
 
-def _stage(rig: Rig, schedule: ScheduleSection, cache: CacheSection, blocks: int, *, traced: bool) -> Stage:
+def _stage(rig: Rig, round_: Round, disk: Carrier | None, *, traced: bool) -> Stage:
     executable = TracedExecutable(rig.executable) if traced else None
-    return Stage(rig.engine(schedule, cache, blocks, executable), executable)
+    return Stage(rig.engine(round_.schedule, round_.cache, round_.blocks, executable, disk), executable)
 
 
 def _requests(round_: Round, cases: Cases) -> list[tuple[Ask, tuple[Request, ...]]]:

@@ -89,6 +89,7 @@ def rig_of(parts: EngineParts, config: EngineConfig, clock: Clock) -> Rig:
         groups=tuple((blocks - 1, window) for blocks, _, window in parts.report.kv_groups),
         block_size=parts.report.block_size,
         max_len=parts.limits.max_len,
+        slots=parts.report.host_slots,
     )
     return Rig(parts.executable, sizes, clock)
 

@@ -47,7 +47,7 @@ BAD_LOGITS = "logits"  # a word of the errors of requests whose logits were NaN 
 TOTALS: Mapping[str, tuple[Callable[[EngineStats], float], str]] = {
     "vllm:num_preemptions": (
         lambda stats: stats.preemptions_total,
-        "Requests that lost their blocks and were computed again.",
+        "Requests that lost their blocks, and were computed again or waited in host memory.",
     ),
     "vllm:prefix_cache_queries": (
         lambda stats: stats.prefix_queries_total,
@@ -66,6 +66,25 @@ TOTALS: Mapping[str, tuple[Callable[[EngineStats], float], str]] = {
         lambda stats: stats.copied_blocks_total,
         "Blocks copied because requests that shared them parted.",
     ),
+    "pelton:swaps": (lambda stats: stats.swaps_total, "Preempted requests whose blocks waited in host memory."),
+    "pelton:swaps_lost": (
+        lambda stats: stats.swaps_lost_total,
+        "Of those, requests computed again after all, since a prefix they shared was gone.",
+    ),
+    "pelton:kv_saved_blocks": (lambda stats: stats.saved_blocks_total, "Blocks of preempted requests saved."),
+    "pelton:kv_loaded_blocks": (lambda stats: stats.loaded_blocks_total, "Blocks of preempted requests loaded."),
+    "pelton:kv_disk_stored_blocks": (lambda stats: stats.disk_stored_total, "Evicted blocks written to files."),
+    "pelton:kv_disk_loaded_blocks": (lambda stats: stats.disk_loaded_total, "Blocks loaded from files."),
+    "pelton:kv_disk_hit_tokens": (lambda stats: stats.disk_hit_tokens_total, "Prompt tokens that files had."),
+    "pelton:kv_disk_dropped_blocks": (
+        lambda stats: stats.disk_dropped_total,
+        "Evicted blocks that were not written, since too many were on their way.",
+    ),
+    "pelton:kv_disk_rejected_files": (
+        lambda stats: stats.disk_rejected_total,
+        "Files of blocks deleted because they were not as they were written.",
+    ),
+    "pelton:kv_disk_failures": (lambda stats: stats.disk_failed_total, "Reads and writes of files that failed."),
     "pelton:steps": (lambda stats: stats.steps_total, "Steps of the engine."),
     "pelton:backend_seconds": (
         lambda stats: stats.backend_seconds_total,
@@ -290,6 +309,10 @@ class Metrics(Collector):
         yield families.gauge("pelton:session_blocks", text, stats.session_blocks)
         text = "Share of the token places in held KV blocks that hold no token, 0 to 1."
         yield families.gauge("pelton:kv_waste_perc", text, stats.kv_waste)
+        slots = by("state", {"held": stats.host_slots_used, "free": stats.host_slots - stats.host_slots_used})
+        yield families.gauge("pelton:kv_host_slots", "Places of blocks in host memory.", slots)
+        yield families.gauge("pelton:num_requests_swapped", "Requests whose blocks wait there.", stats.swapped)
+        yield families.gauge("pelton:kv_disk_bytes", "Bytes of all files of blocks.", stats.disk_bytes)
         yield info("pelton:build_info", "What runs here.", {"version": pelton.__version__})
 
     def _counters(self) -> Iterator[Metric]:

@@ -197,10 +197,13 @@ void check_block_ops(const Step& step, const Executable& executable) {
     const auto& states = executable.states();
     for (int i = 0; i < step.num_block_ops; ++i) {
         const BlockOp& op = step.block_ops[i];
-        need(op.kind == COPY_BLOCK || op.kind == SCRUB_BLOCK, "an unknown kind of block operation");
+        need(op.kind >= COPY_BLOCK && op.kind <= LOAD_BLOCK, "an unknown kind of block operation");
         need(op.group >= 0 && static_cast<size_t>(op.group) < states.size(), "a block operation on an unknown KV group");
-        auto inside = [&](int32_t block) { return block > 0 && block < states[static_cast<size_t>(op.group)].blocks; };
-        need(inside(op.target) && (op.kind == SCRUB_BLOCK || inside(op.source)), "a block operation outside of the pool");
+        const StateRecord& state = states[static_cast<size_t>(op.group)];
+        auto block = [&](int32_t id) { return id > 0 && id < state.blocks; };
+        auto slot = [&](int32_t id) { return id >= 0 && id < state.slots; };
+        need(op.kind == SCRUB_BLOCK || (op.kind == LOAD_BLOCK ? slot(op.source) : block(op.source)), "a block operation outside of the pool");
+        need(op.kind == SAVE_BLOCK ? slot(op.target) : block(op.target), "a block operation outside of the pool");
     }
 }
 
@@ -354,6 +357,23 @@ void allocate(Bound& bound, const std::vector<int>& blocks) {
     bound.executable.allocate(blocks);
 }
 
+void reserve(Bound& bound, const std::vector<int>& slots) {
+    need(slots.size() == bound.executable.states().size(), "a number of host slots for each KV group");
+    for (int count : slots) need(count >= 0, "no fewer than no host slots");
+    bound.executable.reserve(slots);
+}
+
+// A view of memory that lives as long as the executable and is not reserved or allocated again.
+using View = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
+
+View slot_view(Bound& bound, int group, int id) {
+    const StateRecord& state = group_at(bound, group);
+    if (id < 0 || id >= state.slots) throw std::out_of_range("host slot");
+    return View(state.slot(id), {state.block_bytes}, nb::find(bound));
+}
+
+View block_view(Bound& bound, int group, int id) { return View(block_at(bound, group, id), {group_at(bound, group).block_bytes}, nb::find(bound)); }
+
 std::vector<size_t> block_bytes_of(const Bound& bound) {
     std::vector<size_t> sizes;
     for (const StateRecord& state : bound.executable.states()) sizes.push_back(state.block_bytes);
@@ -406,6 +426,9 @@ NB_MODULE(_native, m) {
         .def("add_op", [](Bound& b, nb::dict op) { b.executable.add_op(op_from(op, b.vectors)); })
         .def("finish", [](Bound& b, size_t arena_floats) { b.executable.finish(arena_floats); })
         .def("allocate", &allocate)
+        .def("reserve", &reserve)
+        .def("slot_view", &slot_view)
+        .def("block_view", &block_view)
         .def("run", &run, nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("counts"), nb::arg("tables"), nb::arg("offsets"),
              nb::arg("logit_rows"), nb::arg("sampling"), nb::arg("out_ints"), nb::arg("out_logprobs"), nb::arg("top_ids"),
              nb::arg("top_logprobs"), nb::arg("logits").none(), nb::arg("edits").none() = nb::none(), nb::arg("edit_offsets").none() = nb::none(),
@@ -431,6 +454,7 @@ NB_MODULE(_native, m) {
         })
         .def_prop_ro("block_bytes", &block_bytes_of)
         .def_prop_ro("held_bytes", [](const Bound& b) { return b.executable.held_bytes(); })
+        .def_prop_ro("moved_ns", [](const Bound& b) { return b.executable.moved_ns(); })
         .def_prop_ro("working_bytes", [](const Bound& b) { return b.executable.working_bytes(); })
         .def_prop_ro("num_ops", [](const Bound& b) { return b.executable.ops(); });
 }

@@ -9,7 +9,7 @@ import click
 from pelton.cli.loading import key_of_environment
 from pelton.cli.options import debug_option
 from pelton.cli.remote import Json, Remote
-from pelton.cli.terminal import emit, table_lines
+from pelton.cli.terminal import emit, size_text, table_lines
 from pelton.core.environment import API_KEY
 
 URL = "http://127.0.0.1:8000"
@@ -60,10 +60,26 @@ def _summary(told: Json) -> list[str]:
     sessions = told.get("sessions")
     if isinstance(sessions, Mapping) and sessions.get("open"):
         lines.append(f"held by sessions: {sessions['blocks']} blocks, for {sessions['open']} of them")
+    lines += _tiers(told.get("tiers"))
     if told.get("prefix_caching") is False:
         return [*lines, "prefix caching is off"]
     counted = [f"{_whole(told.get(name)):,} {name}" for name in ("namespaces", "nodes", "evictions")]
     return [*lines, f"prefix tree: {', '.join(counted)}, {told.get('depth')} deep"]
+
+
+def _tiers(tiers: object) -> list[str]:
+    """Host slots and files, where there are any."""
+    if not isinstance(tiers, Mapping):
+        return []
+    count = {str(name): _whole(value) for name, value in tiers.items()}
+    lines = []
+    if count.get("host_slots"):
+        used, waiting = count["host_slots_used"], count["swapped"]
+        lines.append(f"host slots: {used:,} of {count['host_slots']:,} held, {waiting:,} preempted requests wait there")
+    if "disk_blocks" in count:
+        size, found = size_text(count["disk_bytes"]), count["disk_hit_tokens_total"]
+        lines.append(f"files: {count['disk_blocks']:,} blocks, {size} with other models', {found:,} tokens found there")
+    return lines
 
 
 def _tree(told: Json) -> list[str]:

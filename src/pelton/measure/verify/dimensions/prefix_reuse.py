@@ -33,7 +33,8 @@ class PrefixReuse:
 
     def shape(self, value: str, draft: Draft, rng: Random) -> None:
         if value == MISS:
-            draft.cache = replace(draft.cache, enable_prefix_caching=rng.random() < 0.5)
+            caches = rng.random() < 0.5 or draft.cache.kv_disk_bytes > 0  # files hold what a cache gave up
+            draft.cache = replace(draft.cache, enable_prefix_caching=caches)
             draft.private = True
             return
         draft.cache = replace(draft.cache, enable_prefix_caching=True)

@@ -146,6 +146,14 @@ void Executable::allocate(const std::vector<int>& blocks) {
     allocated_ = true;
 }
 
+void Executable::reserve(const std::vector<int>& slots) {
+    for (size_t i = 0; i < states_.size(); ++i) {
+        states_[i].slots = 0;
+        states_[i].host = Memory(static_cast<size_t>(slots[i]) * states_[i].block_bytes);
+        states_[i].slots = slots[i];
+    }
+}
+
 size_t Executable::working_bytes() const {
     size_t bytes = arena_.size() + logits_.size() + partials_.size() + lse_.size() + stats_.size() * sizeof(ChunkStats);
     for (const auto& scratch : scratch_) bytes += scratch.size();
@@ -178,12 +186,50 @@ void Executable::scrub_block(int state, int id) {
     std::memset(group.block(id), 0, group.block_bytes);
 }
 
-void Executable::run(const Step& step) {
-    for (int i = 0; i < step.num_block_ops; ++i) {
-        const BlockOp& op = step.block_ops[i];
-        if (op.kind == COPY_BLOCK) copy_block(op.group, op.source, op.target);
-        else scrub_block(op.group, op.target);
+namespace {
+struct MoveJob {
+    const std::vector<StateRecord>& states;
+    const BlockOp* ops;
+    int count;
+    std::atomic<int> next{0};
+};
+
+void move_worker(void* context, int) {
+    auto& job = *static_cast<MoveJob*>(context);
+    for (int i = job.next.fetch_add(1); i < job.count; i = job.next.fetch_add(1)) {
+        const BlockOp& op = job.ops[i];
+        const StateRecord& group = job.states[static_cast<size_t>(op.group)];
+        if (op.kind == SAVE_BLOCK) std::memcpy(group.slot(op.target), group.block(op.source), group.block_bytes);
+        else std::memcpy(group.block(op.target), group.slot(op.source), group.block_bytes);
     }
+}
+}  // namespace
+
+// Operations of one kind with different targets.
+void Executable::move_blocks(const BlockOp* ops, int count) {
+    const uint64_t began = now_ns();
+    MoveJob job{states_, ops, count, {}};
+    if (count > 1) pool_.run(move_worker, &job);
+    else move_worker(&job, 0);
+    moved_ns_ += now_ns() - began;
+}
+
+void Executable::operate(const BlockOp* ops, int count) {
+    for (int i = 0; i < count;) {
+        const BlockOp& op = ops[i];
+        int end = i + 1;
+        if (op.kind == COPY_BLOCK) copy_block(op.group, op.source, op.target);
+        else if (op.kind == SCRUB_BLOCK) scrub_block(op.group, op.target);
+        else {
+            while (end < count && ops[end].kind == op.kind) ++end;
+            move_blocks(ops + i, end - i);
+        }
+        i = end;
+    }
+}
+
+void Executable::run(const Step& step) {
+    operate(step.block_ops, step.num_block_ops);
     for (size_t i = 0; i < num_stages_ + (step.trace ? ops_.size() : 0); ++i) {
         stages_[i].taken.store(0, std::memory_order_relaxed);
         stages_[i].firsts.store(0, std::memory_order_relaxed);

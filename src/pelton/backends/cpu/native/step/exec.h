@@ -55,17 +55,21 @@ struct StateRecord {
     size_t block_bytes;  // of all layers
     Memory kv{};
     int blocks = 0;
+    Memory host{};  // slots beside the blocks, of the same size: where a block waits until it is wanted again
+    int slots = 0;
     int group = 1;  // query heads of a KV head; the most that an op has
 
     uint8_t* block(int id) const { return kv.data() + static_cast<size_t>(id) * block_bytes; }
+    uint8_t* slot(int id) const { return host.data() + static_cast<size_t>(id) * block_bytes; }
     int lowest_seen(int index) const { return window && index >= window ? index - window + 1 : 0; }
 };
 
 // Work on KV blocks; mirrors a line of block_ops in backends/backend.py.
 struct BlockOp {
-    int32_t kind, group, source, target;  // COPY_BLOCK: source to target; SCRUB_BLOCK: target becomes zero
+    // COPY_BLOCK: source to target; SCRUB_BLOCK: target becomes zero; SAVE_BLOCK: block to host slot; LOAD_BLOCK: slot to block
+    int32_t kind, group, source, target;
 };
-constexpr int32_t COPY_BLOCK = 0, SCRUB_BLOCK = 1;
+constexpr int32_t COPY_BLOCK = 0, SCRUB_BLOCK = 1, SAVE_BLOCK = 2, LOAD_BLOCK = 3;
 
 // What `rows` rows from `first` on, of one sequence, give to each key in attend op number `layer`: added to sums [heads][width].
 struct Columns {
@@ -156,6 +160,7 @@ class Executable {
     void add_op(OpRecord op);
     void finish(size_t arena_floats);
     void allocate(const std::vector<int>& blocks);  // of each state
+    void reserve(const std::vector<int>& slots);     // host slots of each state; what was in them is gone
 
     void run(const Step& step);
     // How many steps were done. Every row of the step decodes: one token each, whose logits are wanted.
@@ -176,9 +181,12 @@ class Executable {
     size_t held_bytes() const;     // of the weights, as they are packed
     void copy_block(int state, int source, int target);
     void scrub_block(int state, int id);
+    uint64_t moved_ns() const { return moved_ns_; }  // in saving and loading blocks, so far
 
    private:
     friend struct Worker;
+    void operate(const BlockOp* ops, int count);
+    void move_blocks(const BlockOp* ops, int count);
     int adopt(Format format, int rows, int cols, Memory memory);
     void place_rows(const Step& step);
     void plan_state(const Step& step, size_t state);
@@ -196,7 +204,7 @@ class Executable {
     std::vector<StateRecord> states_;
     std::vector<OpRecord> ops_;
     bool allocated_ = false;
-    uint64_t steps_ = 0;
+    uint64_t steps_ = 0, moved_ns_ = 0;
     int num_attends_ = 0, lse_width_ = 0;
 
     Memory arena_, logits_, partials_, lse_;

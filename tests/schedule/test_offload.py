@@ -1,0 +1,176 @@
+"""Evicted blocks go to files and come back, also to a later scheduler; what is lost on the way is computed again."""
+
+from array import array
+from pathlib import Path
+
+import pytest
+from tests.schedule.traffic import BLOCK, Carrier, HostMemory, TokenKeys, Traffic, make, tiered
+
+from pelton.core.counters import Counters
+from pelton.kv.node import Node
+from pelton.kv.tiers.chain import Name
+from pelton.kv.tiers.chain import Path as Spelled
+from pelton.kv.tiers.files import BlockFiles
+
+PROMPT = [1, 2] * 9  # 18 tokens, 4 full blocks and a part
+WINDOWS = [(None,), (None, 6), (7,), (5, 11, None)]
+
+
+def files(folder: Path) -> BlockFiles:
+    return BlockFiles(folder, bytes(32), 1 << 20, Counters())
+
+
+def traffic(folder: Path, blocks: int = 12, slots: int = 60, windows: tuple[int | None, ...] = (None,)) -> Traffic:
+    host = HostMemory()
+    disk = Carrier(files(folder), host)
+    scheduler = tiered(make(blocks=blocks, windows=windows), slots, disk=disk)
+    made = Traffic(scheduler, windows, host)
+    made.disk = disk  # type: ignore[attr-defined]
+    return made
+
+
+def carrier(made: Traffic) -> Carrier:
+    return made.disk  # type: ignore[attr-defined,no-any-return]
+
+
+def ask(made: Traffic, name: str, prompt: list[int], room: int = 2) -> int:
+    """How many tokens of the prompt it had not to compute."""
+    before = made.scheduler.stats().prefix_hits_total
+    made.add(name, prompt, room)
+    made.run()
+    return made.scheduler.stats().prefix_hits_total - before
+
+
+def path() -> list[Name]:
+    """The names of the prompt's full blocks, in the first KV group."""
+    keys = TokenKeys(PROMPT, "")
+    names = Spelled(Node(keys.namespace, 1, None), keys)
+    return [names.name(0, block) for block in range(len(PROMPT) // BLOCK)]
+
+
+def fill(made: Traffic, number: int) -> None:
+    """Others come until the pool has none of the prompt's blocks."""
+    for turn in range(number):
+        ask(made, f"other {turn}", [3 + turn] * 30)
+    ask(made, "one more", [0] * 9)  # its step saves what went
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+def test_what_was_evicted_is_found_in_files(tmp_path: Path, windows: tuple[int | None, ...]) -> None:
+    made = traffic(tmp_path, windows=windows)
+    assert ask(made, "first", PROMPT) == 0
+    fill(made, 4)
+    before = made.scheduler.stats()
+    assert before.disk_blocks > 0 and before.prefix_evictions_total > 0
+    assert ask(made, "again", PROMPT) == 16
+    after = made.scheduler.stats()
+    assert after.disk_hit_tokens_total > 0 and after.disk_loaded_total > 0
+    assert made.over["again"].drawn == made.over["first"].drawn
+    assert ask(made, "at once", PROMPT) == 16
+    again = made.scheduler.stats().disk_loaded_total - after.disk_loaded_total
+    assert not again or None not in windows, "what was loaded is in the tree, unless there is no path to it"
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+def test_a_later_start_finds_what_an_earlier_one_kept(tmp_path: Path, windows: tuple[int | None, ...]) -> None:
+    made = traffic(tmp_path, windows=windows)
+    ask(made, "first", PROMPT)
+    offload = made.scheduler.tiers.offload
+    assert offload is not None
+    store = files(tmp_path)
+    for labelled, block in offload.kept():
+        bytes_of = memoryview(array("q", made._memory[labelled.name.group, block]).tobytes())
+        assert store.write(labelled, bytes_of)
+    later = traffic(tmp_path, windows=windows)
+    later._paths = made._paths  # so that its bytes mean the same here
+    assert ask(later, "again", PROMPT) == 16 and later.over["again"].drawn == made.over["first"].drawn
+    assert later.scheduler.stats().computed_tokens_total == len(PROMPT) - 16 + 1
+
+
+def test_another_salt_finds_nothing(tmp_path: Path) -> None:
+    made = traffic(tmp_path)
+    ask(made, "first", PROMPT)
+    fill(made, 4)
+    made.add("salted", PROMPT, 2, salt="other")
+    made.run()
+    assert made.scheduler.stats().disk_loaded_total == 0
+
+
+@pytest.mark.parametrize(
+    ("loses", "found"),
+    [({0, 1, 2, 3}, 0), ({0}, 0), ({2}, 8), ({9}, 16)],
+)
+def test_what_cannot_be_read_is_computed_again(tmp_path: Path, loses: set[int], found: int) -> None:
+    made = traffic(tmp_path)
+    ask(made, "first", PROMPT)
+    fill(made, 4)
+    names = path()
+    carrier(made).loses = lambda block: block.name in names and names.index(block.name) in loses
+    assert ask(made, "again", PROMPT) == found
+    assert made.over["again"].drawn == made.over["first"].drawn
+    made.scheduler.check()
+
+
+def test_who_waits_for_files_holds_up_nobody_and_may_be_aborted(tmp_path: Path) -> None:
+    made = traffic(tmp_path, blocks=20)
+    ask(made, "first", PROMPT)
+    fill(made, 6)
+    made.add("busy", [9] * 5, 12)
+    made.step()
+    made.add("waits", PROMPT, 2)
+    plan = made.step()
+    assert plan is not None and len(plan.rows) == 1 and not plan.admitted, "the busy one alone"
+    stats = made.scheduler.stats()
+    assert stats.deferred == 1 and stats.host_slots_used > 0
+    made.abort("waits")
+    made.scheduler.check()
+    made.run()
+    made.scheduler.check()
+    assert made.scheduler.stats().host_slots_used == 0
+
+
+def test_too_many_at_a_time_are_dropped_and_counted(tmp_path: Path) -> None:
+    made = traffic(tmp_path, slots=4)
+    ask(made, "first", PROMPT)
+    fill(made, 4)
+    stats = made.scheduler.stats()
+    assert stats.disk_dropped_total > 0 and stats.disk_stored_total > 0
+
+
+def test_a_broken_step_stores_nothing(tmp_path: Path) -> None:
+    made = traffic(tmp_path, blocks=6)
+    ask(made, "first", PROMPT)
+    made.add("second", [5] * 18, 2)
+    made.break_step()
+    made.run()
+    made.scheduler.check()
+    assert ask(made, "again", PROMPT) in (0, 4, 8, 12, 16)
+
+
+def test_a_reset_forgets_the_files_too(tmp_path: Path) -> None:
+    made = traffic(tmp_path)
+    ask(made, "first", PROMPT)
+    fill(made, 4)
+    made.scheduler.reset_prefix_cache()
+    assert not list(tmp_path.rglob("*.kv")) and ask(made, "again", PROMPT) == 0
+
+
+def test_bad_blocks_in_files_are_given_to_one_request_at_most(tmp_path: Path) -> None:
+    """It computes them once more by itself, and the files go."""
+    made = traffic(tmp_path)
+    ask(made, "first", PROMPT)
+    fill(made, 4)
+    made.add("again", PROMPT, 2)
+    made.step(faulty=lambda sequence: sequence.leans)
+    assert made.seen["fault again"] == 1
+    made.run()
+    assert made.over["again"].drawn == made.over["first"].drawn
+    assert not any(carrier(made).files.has(name) for name in path())
+
+
+def test_without_files_nothing_is_saved() -> None:
+    made = Traffic(tiered(make(blocks=12), 60))
+    ask(made, "first", PROMPT)
+    fill(made, 4)
+    stats = made.scheduler.stats()
+    assert made.seen["save"] == 0 == stats.disk_blocks
