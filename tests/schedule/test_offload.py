@@ -4,15 +4,19 @@ from array import array
 from pathlib import Path
 
 import pytest
-from tests.schedule.traffic import BLOCK, Carrier, HostMemory, TokenKeys, Traffic, make, tiered
+from tests.schedule.traffic import BLOCK, Carrier, HostMemory, TokenKeys, Traffic, in_series, make, tiered
 
+from pelton.core.config import CacheSection
 from pelton.core.counters import Counters
+from pelton.core.plan import Lookup, StepPlan
 from pelton.kv.node import Node
 from pelton.kv.tiers.chain import Name
 from pelton.kv.tiers.chain import Path as Spelled
 from pelton.kv.tiers.files import BlockFiles
 
 PROMPT = [1, 2] * 9  # 18 tokens, 4 full blocks and a part
+EIGHT = [1, 2, 3, 4, 5, 6, 7, 8]
+PARTS = CacheSection(preemption_mode="recompute")
 WINDOWS = [(None,), (None, 6), (7,), (5, 11, None)]
 
 
@@ -20,10 +24,16 @@ def files(folder: Path) -> BlockFiles:
     return BlockFiles(folder, bytes(32), 1 << 20, Counters())
 
 
-def traffic(folder: Path, blocks: int = 12, slots: int = 60, windows: tuple[int | None, ...] = (None,)) -> Traffic:
+def traffic(
+    folder: Path,
+    blocks: int = 12,
+    slots: int = 60,
+    windows: tuple[int | None, ...] = (None,),
+    cache: CacheSection | None = None,
+) -> Traffic:
     host = HostMemory()
     disk = Carrier(files(folder), host)
-    scheduler = tiered(make(blocks=blocks, windows=windows), slots, disk=disk)
+    scheduler = tiered(make(blocks=blocks, windows=windows), slots, cache, disk)
     made = Traffic(scheduler, windows, host)
     made.disk = disk  # type: ignore[attr-defined]
     return made
@@ -174,3 +184,99 @@ def test_without_files_nothing_is_saved() -> None:
     fill(made, 4)
     stats = made.scheduler.stats()
     assert made.seen["save"] == 0 == stats.disk_blocks
+
+
+def kinds(plan: StepPlan | None) -> list[tuple[str, int, int]]:
+    assert plan is not None
+    return [(op.kind, op.source, op.target) for op in plan.state_ops]
+
+
+def test_what_is_copied_in_a_step_may_be_given_up_for_the_same_step(tmp_path: Path) -> None:
+    """Four blocks: a shared one, the one to copy from, the copy, and a free one. A series of steps takes the free one
+    and the one to copy from, which goes to a slot.
+    """
+    made = traffic(tmp_path, blocks=4, cache=PARTS)
+    in_series(made.scheduler, 8)
+    made.add("first", EIGHT, 1)
+    made.run()
+    made.add("next", EIGHT[:7], 9, settles=0)
+    made.step()
+    made.preempt("next")
+    plan = made.step()
+    assert plan is not None and plan.repeat == 8 and plan.admitted[0].cached == 7
+    (save, source, _), (copy, copied, target) = kinds(plan)
+    assert (save, copy) == ("save", "copy") and source == copied != target
+    assert source in plan.new_blocks[plan.admitted[0].row][0], "it is the request's own by now"
+    made.run()
+
+
+def test_a_copy_goes_to_a_block_that_is_saved_before(tmp_path: Path) -> None:
+    made = traffic(tmp_path, blocks=6, cache=PARTS)
+    made.add("old", [9] * 16, 1)
+    made.run()
+    made.add("first", EIGHT, 1)
+    made.run()
+    assert made.scheduler.stats().cached_blocks == 6
+    made.add("next", [*EIGHT[:6], 0, 0, 0], 3)
+    ops = kinds(made.step())
+    assert [kind for kind, _, _ in ops] == ["save", "save", "copy"]
+    assert ops[2][2] in (ops[0][1], ops[1][1])
+    made.run()
+    assert ask(made, "old again", [9] * 16) == 12, "two of its blocks from files"
+    assert made.over["old again"].drawn[:1] == made.over["old"].drawn
+
+
+def test_a_block_that_is_loaded_in_a_step_is_not_copied_in_it(tmp_path: Path) -> None:
+    """Its content is there once that step is over, and then it is copied."""
+    made = traffic(tmp_path, cache=PARTS, blocks=14)
+    ask(made, "first", PROMPT)
+    fill(made, 4)
+    parts = [*PROMPT[:14], 7, 7, 7]
+    made.add("again", PROMPT, 2)
+    made.add("other", parts, 2)
+    plan = made.step()
+    assert plan is not None
+    assert {one.request_id: one.cached for one in plan.admitted} == {"again": 16, "other": 12}
+    assert sorted({kind for kind, _, _ in kinds(plan)}) == ["load", "save"]
+    made.run()
+    made.add("third", parts[:15], 2)
+    plan = made.step()
+    assert plan is not None and plan.admitted[0].cached == 14 and kinds(plan)[-1][0] == "copy"
+    made.run()
+
+
+def test_what_files_had_is_part_of_why_no_more_was_found(tmp_path: Path) -> None:
+    made = traffic(tmp_path)
+    ask(made, "first", PROMPT)
+    fill(made, 4)
+    made.add("again", PROMPT, 2)
+    plan = made.step()
+    assert plan is not None and plan.admitted[0].lookup == Lookup("complete", 16)
+    made.run()
+    fill(made, 4)
+    names = path()
+    carrier(made).loses = lambda block: block.name == names[2]
+    made.add("less", PROMPT, 2)
+    plan = made.step()
+    assert plan is not None and plan.admitted[0].lookup == Lookup("evicted", 8)
+    made.run()
+    fill(made, 4)
+    made.add("longer", [*PROMPT[:8], *[6] * 9], 2)
+    plan = made.step()
+    assert plan is not None and plan.admitted[0].lookup == Lookup("unseen", 8)
+
+
+@pytest.mark.parametrize(("prefill", "found"), [(100.0, 8), (1e9, 7)])
+def test_files_are_not_waited_for_to_have_a_token_more_than_a_copy(tmp_path: Path, prefill: float, found: int) -> None:
+    """A block of a byte, read in some nanoseconds: that pays for a token that takes 10 ms, not for one of a nanosecond,
+    though it would for four.
+    """
+    made = traffic(tmp_path, blocks=10, cache=PARTS)
+    made.add("first", EIGHT, 1)
+    made.run()
+    fill(made, 4)
+    made.add("like it", [*EIGHT[:7], 0, 0], 1)
+    made.run()
+    made.scheduler.tiers.rates.prefill = prefill
+    made.scheduler.tiers.rates.copy = 1e12
+    assert ask(made, "again", [*EIGHT, 0]) == found

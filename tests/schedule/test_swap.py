@@ -73,6 +73,26 @@ def test_shared_blocks_stay_in_the_tree_and_the_rest_is_loaded() -> None:
     assert made.scheduler.stats().swaps_lost_total == 0
 
 
+def test_the_copied_start_of_a_block_is_saved_with_what_stands_behind_it() -> None:
+    """Also while the step runs that copies it."""
+    made = traffic(9, cache=CacheSection(preemption_mode="swap"))
+    made.add("first", range(8), 1)
+    made.run()
+    made.add("next", [0, 1, 2, 3, 4, 5, 9], 6)
+    plan = made.step(during=lambda: made.preempt("next"))
+    assert plan is not None and plan.admitted[0].cached == 6
+    plan = made.step()
+    assert plan is not None and [op.kind for op in plan.state_ops] == ["save", "save", "load"]
+    assert plan.admitted[0].cached == 6 and plan.admitted[0].lookup is None
+    for _ in range(2):
+        made.step()
+    made.preempt("next")
+    plan = made.step()
+    assert plan is not None and plan.admitted[0].cached == 9
+    made.run()
+    assert made.scheduler.stats().host_slots_used == 0
+
+
 def test_without_what_it_leaned_on_it_is_computed_again() -> None:
     made = traffic(9, cache=CacheSection(preemption_mode="swap"), blocks=40)
     made.add("leaves", [1] * 12 + [2], 30)

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from pelton.core.plan import Lookup
 from pelton.kv.blocks import Blocks
 from pelton.kv.group import first_block
+from pelton.kv.misses import explain
 from pelton.kv.node import Node
 from pelton.kv.pool import NULL_BLOCK
 from pelton.kv.prefix import BlockKeys
@@ -77,7 +79,7 @@ class Fetches:
         path = path_of(tree.root_of(keys.namespace), keys, (request.total - 1) // size)
         fetch = self._open.get(request)
         if fetch is None:
-            fetch = self._begin(request, keys, path, start.full)
+            fetch = self._begin(request, keys, path, start)
             if fetch is None:
                 return start
             self._open[request] = fetch
@@ -89,7 +91,8 @@ class Fetches:
             self._tried.add(request)
             self._host.give_back(_slots(self._open.pop(request)))
             return start
-        return self._start(fetch, path, reach, start)
+        lookup = None if start.lookup is None else self._told(fetch.names, keys, path[:reach], reach, most)
+        return self._start(fetch, path, reach, replace(start, lookup=lookup))
 
     def began(self, request: Tracked, start: Start) -> None:
         """A request begins; what was fetched for it is free once the step is over."""
@@ -148,7 +151,7 @@ class Fetches:
         for fetch in (*self._open.values(), *self._left, *self._spent):
             yield from _slots(fetch)
 
-    def _begin(self, request: Tracked, keys: BlockKeys, path: Sequence[Node], found: int) -> _Fetch | None:
+    def _begin(self, request: Tracked, keys: BlockKeys, path: Sequence[Node], start: Start) -> _Fetch | None:
         """What is to be fetched; None where files have no more than the tree, or room lacks, or it does not pay."""
         groups, size, tree = self._blocks.groups, self._blocks.block_size, self._blocks.tree
         assert tree is not None
@@ -157,12 +160,12 @@ class Fetches:
         def has(group: int, entry: int) -> bool:
             return self._worker.has(names.name(group, entry))
 
-        most = min((request.total - 1) // size, found + min(MOST_BLOCKS, max(self._host.free)))
+        most = min((request.total - 1) // size, start.full + min(MOST_BLOCKS, max(self._host.free)))
         slots, places = None, list[Place]()
         while slots is None:
             reach = reach_of(groups, size, path, most, has)
             places = lacking(groups, size, path, reach)
-            if reach <= found or not self._pays((reach - found) * size, places):
+            if reach * size <= start.cached or not self._pays(reach * size - start.cached, places):
                 return None
             slots = self._host.alloc(self._host.counts(group for group, _ in places))
             most = reach - 1
@@ -187,6 +190,16 @@ class Fetches:
         return replace(
             start, blocks=tuple(held), cached=reach * size, source=(), origin=None, loads=loads, mixed=shared - whole
         )
+
+    def _told(self, names: Path, keys: BlockKeys, path: Sequence[Node], reach: int, most: int) -> Lookup:
+        """Why no more than `reach` of `most` blocks were found, of which the tree has the nodes `path`."""
+        tree, size = self._blocks.tree, self._blocks.block_size
+        assert tree is not None
+        if len(path) == reach:
+            return explain(tree, keys, path, most, reach * size, size)
+        if reach == most:
+            return Lookup("complete", reach * size)
+        return Lookup("evicted" if names.name(0, reach).digest in tree.ghosts else "unseen", reach * size)
 
     def _pays(self, tokens: int, places: Sequence[Place]) -> bool:
         """Whether reading takes less time than computing so many tokens, as far as speeds are known."""
