@@ -157,10 +157,9 @@ def test_every_setting_has_a_flag() -> None:
     settings = {field.name for section in ENGINE_SECTIONS for field in fields(section)} - {"model", "block_size"}
     assert settings == set(ENGINE_HELP)
     shown = invoke("complete", "--help").stdout
-    flags = {
-        "--" + name.replace("_", "-")
-        for name in settings - {"max_num_queued_reqs", "context_cost", "fairness_weights", "session_seconds"}
-    }
+    shared = {"max_num_queued_reqs", "context_cost", "fairness_weights", "session_seconds"}
+    shared |= {"swap_space_bytes", "preemption_mode"}
+    flags = {"--" + name.replace("_", "-") for name in settings - shared}
     assert {flag for flag in flags if flag in shown} == flags
 
 
