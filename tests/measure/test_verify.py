@@ -10,6 +10,8 @@ from tests.measure.verify_parts import tiny_checkpoint, tiny_rig, unproven
 from pelton.core.clock import Clock
 from pelton.core.config import resolve
 from pelton.measure.verify.cases import Cases
+from pelton.measure.verify.dimensions.evicted_prefixes import EvictedPrefixes
+from pelton.measure.verify.dimensions.prefix_reuse import PrefixReuse
 from pelton.measure.verify.report import CellReport, Report
 from pelton.measure.verify.rig import Rig
 from pelton.measure.verify.start import start
@@ -59,6 +61,22 @@ def test_six_schedules_bring_about_every_value_of_every_dimension(parts: Parts) 
         report = verify(*parts, Extent(6), seed=seed)
         assert report.passed and not unproven(report)
     assert unproven(verify(*parts, Extent(1))), "one schedule cannot"
+
+
+class Parted(PrefixReuse):
+    values = PrefixReuse.values[3:4]
+
+
+class Filed(EvictedPrefixes):
+    values = EvictedPrefixes.values[1:]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_parts_of_blocks_are_found_where_all_else_comes_from_files(parts: Parts, seed: int) -> None:
+    """What is driven out comes back in whole blocks: not so what a part was to be found in."""
+    over = {**dimensions(), "prefix_reuse": Parted(), "evicted_prefixes": Filed()}
+    report = verify(*parts, Extent(48), seed=seed, over=over)
+    assert report.passed and len(report.cells) == 48, "\n".join(report.lines())
 
 
 def test_a_value_without_its_event_is_unproven() -> None:

@@ -44,7 +44,7 @@ class Draft:
     """A round in the making: `asks[0]` is the tested request, `schedule` and `cache` are the engine's settings.
 
     `step_tokens`: most tokens that a step can have. `scarce`: fewer blocks than all the requests need at once.
-    `private`: no two requests share a prefix.
+    `private`: no two requests share a prefix. `fresh`: the tested one wants what was computed right before it.
     """
 
     cases: Cases
@@ -55,6 +55,7 @@ class Draft:
     step_tokens: int
     scarce: bool = False
     private: bool = False
+    fresh: bool = False
 
     @property
     def tested(self) -> Ask:
@@ -97,13 +98,17 @@ class StepSeen:
 
 @dataclass(slots=True)
 class Live:
-    """A round that runs. `drawn`: request id -> tokens so far, of those that have a row; `counts`: events so far."""
+    """A round that runs. `drawn`: request id -> tokens so far, of those that have a row; `counts`: events so far.
+
+    `fresh`: the tested request is about to begin, and wants to find what is cached now.
+    """
 
     engine: Engine
     rng: Random
     cases: Cases
     drawn: dict[str, int] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    fresh: bool = False
 
     def limit_pieces(self, tokens: int) -> None:
         """From now on a step computes at most so many tokens of a prompt; 0: as many as fit."""

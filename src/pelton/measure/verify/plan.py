@@ -21,13 +21,16 @@ SPARE = 2  # blocks beyond what a round's requests need
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Requests for one fresh engine. `blocks`: how many KV blocks it has; `name` seeds what is random in it."""
+    """Requests for one fresh engine. `blocks`: how many KV blocks it has; `name` seeds what is random in it. `fresh`: see
+    Draft.
+    """
 
     name: str
     asks: tuple[Ask, ...]
     schedule: ScheduleSection
     cache: CacheSection
     blocks: int
+    fresh: bool = False
 
     @property
     def phases(self) -> list[int]:
@@ -112,7 +115,7 @@ class Planner:
             for place, ask in enumerate(draft.asks):
                 ask.salt = ask.salt if ask.keeps else f"own {place}"
         blocks = self._blocks(draft, rng)
-        return Round(f"{self._seed}/{name}", tuple(draft.asks), draft.schedule, draft.cache, blocks)
+        return Round(f"{self._seed}/{name}", tuple(draft.asks), draft.schedule, draft.cache, blocks, draft.fresh)
 
     def _tested(self, turn: int, cell: Cell, rng: Random, *, greedy: bool) -> Case:
         """All prompts and ways get their turn; one that the cell has no use for is passed over."""

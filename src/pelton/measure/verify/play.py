@@ -22,7 +22,7 @@ from pelton.core.request import Request
 from pelton.engine.engine import Engine
 from pelton.kv.tiers.worker import Carrier
 from pelton.measure.verify.cases import Cases
-from pelton.measure.verify.dimension import Ask, Dimension, Live, Piece, StepSeen
+from pelton.measure.verify.dimension import TEST, Ask, Dimension, Live, Piece, StepSeen
 from pelton.measure.verify.plan import Round
 from pelton.measure.verify.rig import Rig
 from pelton.measure.verify.trace import Hashes, TracedExecutable
@@ -134,7 +134,7 @@ def _played(stage: Stage, round_: Round, cases: Cases, values: Sequence[tuple[Di
     steps = 0
     for phase in round_.phases:
         waiting = sorted((pair for pair in requests if pair[0].phase == phase), key=lambda pair: pair[0].after)
-        step = 0
+        step, live.fresh = 0, round_.fresh and phase == TEST
         while waiting or stage.engine.has_work:
             if not stage.engine.has_work:
                 step = waiting[0][0].after
@@ -145,7 +145,7 @@ def _played(stage: Stage, round_: Round, cases: Cases, values: Sequence[tuple[Di
             for dimension, value in values:
                 dimension.between(value, live)
             seen = stage.step()
-            _follow(live, stage.answers, seen)
+            _follow(live, round_, stage.answers, seen)
             for dimension, _ in values:
                 live.counts.update(dimension.count(seen))
             step, steps = step + 1, steps + 1
@@ -178,10 +178,12 @@ def _requests(round_: Round, cases: Cases) -> list[tuple[Ask, tuple[Request, ...
     ]
 
 
-def _follow(live: Live, answers: Mapping[str, Answer], seen: StepSeen) -> None:
-    """`drawn` names those that have a row now."""
+def _follow(live: Live, round_: Round, answers: Mapping[str, Answer], seen: StepSeen) -> None:
+    """`drawn` names those that have a row now. The tested request is the round's first."""
     for event in seen.events:
         if isinstance(event, RequestScheduled | TokensGenerated):
-            live.drawn[event.request_id] = len(answers[event.request_id].tokens)
+            answer = answers[event.request_id]
+            live.drawn[event.request_id] = len(answer.tokens)
+            live.fresh &= answer.ask is not round_.asks[0]
         elif isinstance(event, RequestPreempted | RequestFinished):
             live.drawn.pop(event.request_id, None)

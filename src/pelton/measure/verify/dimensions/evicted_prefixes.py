@@ -45,7 +45,7 @@ class EvictedPrefixes:
         if offload is None:
             return
         live.counts[BEGINNINGS] += live.engine.scheduler.num_running == 0
-        if live.rng.random() < CHANCE or live.counts[BEGINNINGS] in SURE:
+        if (live.rng.random() < CHANCE or live.counts[BEGINNINGS] in SURE) and not live.fresh:
             offload.push_out()
 
     def count(self, seen: StepSeen) -> Mapping[str, int]:

@@ -48,6 +48,7 @@ class PrefixReuse:
         elif value == PART:
             case = self._shareable(draft, _parted(draft, rng), rng)
             draft.asks.append(Ask(case, phase=PREPARE))
+            draft.fresh = True  # of what comes back from files only whole blocks are found
         elif value == SESSION:
             draft.cache = replace(draft.cache, prefix_cache_tokens=0)
             draft.tested.session = "s"
