@@ -64,7 +64,7 @@ def test_reservations_leave_room_for_fewer(model: Path, monkeypatch: pytest.Monk
         assert fitting(llm.report) == 2
         gain = reserved(llm, SAMPLES * 6, 4, 1, SystemClock())
     assert gain.same is True
-    assert (gain.details["at_once"], gain.details["at_once_without"]) == (4, 2)
+    assert (gain.details["most_at_once"], gain.details["most_at_once_without"]) == (4, 2)
     assert 0 <= gain.details["waste"] < gain.details["waste_without"] < 1
 
 

@@ -104,6 +104,11 @@ def test_one_beam_is_the_greedy_answer(llm: LLM) -> None:
         ({"beam_width": True}, "beam_width=True"),
         ({"beam_width": 2, "max_tokens": 0}, "max_tokens=0"),
         ({"beam_width": 2, "early_stopping": "soon"}, "early_stopping='soon'"),
+        ({"beam_width": 2.5}, "whole number"),
+        ({"beam_width": 2, "ignore_eos": "no"}, "ignore_eos='no'"),
+        ({"beam_width": 2, "length_penalty": "x"}, "length_penalty='x'"),
+        ({"beam_width": 2, "length_penalty": float("nan")}, "length_penalty=nan"),
+        ({"beam_width": 2, "length_penalty": -1e6}, "length_penalty=-1000000.0"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, object], said: str) -> None:
@@ -114,6 +119,11 @@ def test_what_cannot_be_is_refused(settings: dict[str, object], said: str) -> No
 def test_more_beams_than_are_told(llm: LLM) -> None:
     with pytest.raises(RequestError, match="beam_width=11"):
         beam_search(llm, {"prompt_token_ids": [5]}, BeamSearchParams(11))
+
+
+def test_other_parameters_are_refused(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="no parameters of a beam search"):
+        beam_search(llm, {"prompt_token_ids": [5]}, SamplingParams())  # type: ignore[arg-type]
 
 
 def test_bad_prompts_are_refused(llm: LLM) -> None:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from math import pow
 
 from pelton.core.errors import RequestError
-from pelton.core.params import SamplingParams
+from pelton.core.params import SamplingParams, real
 from pelton.core.request import RequestOutput
 from pelton.engine.llm import LLM, end_tokens
 from pelton.engine.prompts import Prompts
 
 MOST_CANDIDATES = 20  # log-probabilities that the engine tells at a place
+MOST_PENALTY = 10  # a length to this power is a number still
 STOPPING = (True, False, "never")
 
 
@@ -37,7 +38,20 @@ class BeamSearchParams:
         for name in ("beam_width", "max_tokens"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise RequestError(f"{name}={value!r} cannot work.", "It must be at least 1.", param=name)
+                raise RequestError(
+                    f"{name}={value!r} cannot work.", "It must be a whole number, at least 1.", param=name
+                )
+        if not isinstance(self.ignore_eos, bool):
+            raise RequestError(
+                f"ignore_eos={self.ignore_eos!r} cannot work.", "It must be True or False.", param="ignore_eos"
+            )
+        penalty = real(self.length_penalty)
+        if penalty is None or not abs(penalty) <= MOST_PENALTY:
+            raise RequestError(
+                f"length_penalty={self.length_penalty!r} cannot work.",
+                f"It must be a number from {-MOST_PENALTY} to {MOST_PENALTY}.",
+                param="length_penalty",
+            )
         if self.early_stopping not in STOPPING:
             raise RequestError(
                 f"early_stopping={self.early_stopping!r} cannot work.",
@@ -137,6 +151,8 @@ def beam_search(llm: LLM, prompts: Prompts, params: BeamSearchParams) -> list[Be
     RequestError for a beam_width beyond what the engine tells log-probabilities of, for prompts that cannot run, and
     for one whose logits fail.
     """
+    if not isinstance(params, BeamSearchParams):
+        raise RequestError(f"{params!r} are no parameters of a beam search.", "Give BeamSearchParams.", param="params")
     ends = frozenset[int]() if params.ignore_eos else end_tokens(llm)
     wanted = (1 + max(1, len(ends))) * params.beam_width
     if wanted > MOST_CANDIDATES:

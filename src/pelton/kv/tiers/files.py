@@ -77,8 +77,9 @@ class BlockFiles:
         if size > self._limit:
             return False
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with fresh.open("wb", buffering=0) as file:
+            # Prompts stand in the files as they are, so they are their owner's alone.
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(fresh, "wb", buffering=0, opener=_open_for_owner) as file:
                 for part in (head, block.key, content):
                     _write_all(file.fileno(), part)
             fresh.replace(path)
@@ -202,6 +203,10 @@ class BlockFiles:
                 except FileNotFoundError:  # another process was faster
                     continue
         self._known = known
+
+
+def _open_for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _drop_if_left(path: Path) -> None:

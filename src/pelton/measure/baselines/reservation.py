@@ -56,8 +56,8 @@ def reserved(llm: LLM, samples: Sequence[Sample], rows: int, repeats: int, clock
         ours=middle([one.rate for one in ours]),
         baseline=middle([one.rate for one in theirs]),
         details={
-            "at_once": rows,
-            "at_once_without": most,
+            "most_at_once": rows,
+            "most_at_once_without": most,
             "waste": middle([1 - one.held / one.places if one.places else 0.0 for one in ours]),
             "waste_without": middle([1 - one.held / (one.rows * room) if one.rows else 0.0 for one in theirs]),
             "max_model_len": report.max_model_len,

@@ -21,9 +21,8 @@ SPARE = 2  # blocks beyond what a round's requests need
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Requests for one fresh engine. `blocks`: how many KV blocks it has; `name` seeds what is random in it.
-
-    `fresh`: see Draft.
+    """Requests for one new engine. `blocks`: how many KV blocks it has; `name` seeds what is random in it. `fresh`: as
+    in Draft.
     """
 
     name: str

@@ -154,9 +154,12 @@ def _number(value: float) -> str:
 def _notes(gains: Sequence[Gain]) -> list[str]:
     notes = []
     for gain in gains:
-        if gain.details.get("at_once") == gain.details.get("at_once_without") and "at_once" in gain.details:
+        if (
+            gain.details.get("most_at_once") == gain.details.get("most_at_once_without")
+            and "most_at_once" in gain.details
+        ):
             notes.append(
-                f"The KV memory has room for {gain.details['at_once']:.0f} reservations at once, so pages gain no "
+                f"The KV memory has room for {gain.details['most_at_once']:.0f} reservations at once, so pages gain no "
                 "requests here; --kv-cache-memory-bytes with less, or more of --max-num-seqs, shows it."
             )
         if gain.details.get("idle_share") == 0:
