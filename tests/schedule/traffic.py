@@ -294,7 +294,9 @@ class Traffic:
             assert sequence.computed == 0 and not (sequence.private and others)
             sequence.computed, sequence.leans = admission.cached, admission.cached > 0
             self.seen["hit"] += admission.cached > 0
-            self.seen["part"] += self.scheduler._requests[admission.request_id].origin is not None
+            origin = self.scheduler._requests[admission.request_id].origin
+            self.seen["part"] += origin is not None
+            self.seen["tail"] += origin is not None and origin.tail
         for row, held in plan.new_blocks.items():
             assert len({len(blocks) for blocks in held}) == 1 and len(held) == len(self.windows)
             sequence = self.open[self._names[row]]

@@ -150,6 +150,7 @@ class Scheduler:
         self._forks.distrust(request)
         self.tiers.distrust(request)
         if request.private or not (request.shared or request.copied):
+            request.private = True  # it gives nothing any more
             return False
         tree = self._blocks.tree
         shared = [(group, block) for group, blocks in enumerate(held) for block in blocks[: request.shared]]

@@ -50,8 +50,8 @@ class Offload:
 
     def evicted(self, node: Node, group: int, block: int) -> None:
         """The tree gives up a block, which nobody writes to before the next step saves it."""
-        if not node.computed or node.parent is None:
-            return
+        if not node.computed or node.tail or node.parent is None:
+            return  # files are of full blocks
         name = Name(node.digest, group)
         if name in self._saves or name in self._in_step or self._worker.has(name):
             return
@@ -97,7 +97,7 @@ class Offload:
             for node in level:
                 for group, block in enumerate(node.blocks):
                     name = Name(node.digest, group)
-                    if block != NULL_BLOCK and node.computed and not self._worker.has(name):
+                    if block != NULL_BLOCK and node.computed and not node.tail and not self._worker.has(name):
                         assert node.parent is not None
                         yield Labelled(name, node.parent.digest, node.key), block
             level = [child for node in level for child in node.children.values()]
