@@ -161,7 +161,9 @@ def test_a_session_holds_it(windows: tuple[int | None, ...]) -> None:
         said = traffic.over["next"].tokens if turn else FIRST
         prompt = [*said, 1, 2, 3] if turn else FIRST
         assert found(traffic, prompt, 4, session="s") == (len(said) - 1 if turn else 0)
-    assert len(tails(traffic)) == 1 and traffic.scheduler.stats().held_blocks == traffic.scheduler.stats().session_blocks
+    assert (
+        len(tails(traffic)) == 1 and traffic.scheduler.stats().held_blocks == traffic.scheduler.stats().session_blocks
+    )
 
 
 def test_without_parts_there_are_none() -> None:

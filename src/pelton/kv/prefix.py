@@ -16,7 +16,6 @@ from pelton.kv.group import KVGroup, first_block
 from pelton.kv.node import Ghosts, Node
 from pelton.kv.pool import NULL_BLOCK
 
-
 TOKEN_BYTES = 4  # of a key, for each token
 
 

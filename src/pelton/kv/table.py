@@ -11,7 +11,7 @@ from pelton.kv.blocks import Blocks
 from pelton.kv.group import Held, first_block, most_blocks
 from pelton.kv.node import Node
 from pelton.kv.pool import NULL_BLOCK
-from pelton.kv.prefix import TOKEN_BYTES, BlockKeys
+from pelton.kv.prefix import BlockKeys
 
 
 class BlockTable:
@@ -148,18 +148,6 @@ class BlockTable:
                 self.depth += 1
                 entered.append(self.node)
         return entered
-
-    def enter_tail(self, keys: BlockKeys, tokens: int, known: int) -> Node | None:
-        """The block that the first `tokens` tokens fill in part, with all before it in the tree, enters it too; or the
-        one that is there with the same tokens. Of `known` tokens the keys tell all but the last.
-        """
-        size, tree = self._source.block_size, self._source.tree
-        count = min(tokens, known - 1) - self.depth * size
-        if tree is None or self.node is None or not 0 < count < size or self.num_blocks <= self.depth:
-            return None
-        key = keys.part(self.depth)[: count * TOKEN_BYTES]
-        own = [blocks[self.depth] for blocks in self._blocks]
-        return tree.insert(self.node, key, own) or self.node.children.get(key)
 
     def path(self) -> Sequence[Node]:
         """Nodes of the first `depth` entries that are known to it, from the first on; none once `node` is None."""

@@ -15,7 +15,7 @@ from pelton.kv.group import Held, first_block
 from pelton.kv.misses import explain
 from pelton.kv.node import Node
 from pelton.kv.pool import NULL_BLOCK
-from pelton.kv.prefix import TOKEN_BYTES, BlockKeys
+from pelton.kv.prefix import TOKEN_BYTES, BlockKeys, PrefixTree
 from pelton.kv.shape import Wanted, shape
 from pelton.schedule.sessions import Sessions
 from pelton.schedule.tracked import Start, Tracked
@@ -145,9 +145,7 @@ class Sharing:
         tree, keys, name = self._blocks.tree, request.gives, request.asked.session
         if tree is None or keys is None:
             return
-        tail = request.table.enter_tail(keys, request.computed, request.total) if self._parts else None
-        if tail is not None:
-            tail.computed = True
+        tail = self._enter_tail(request, tree, keys) if self._parts else None
         if name is None:
             return
         size = self._blocks.block_size
@@ -157,6 +155,21 @@ class Sharing:
             nodes.append(tail)
         if nodes:
             self.sessions.keep(name, self._held(nodes, whole))
+
+    def _enter_tail(self, request: Tracked, tree: PrefixTree, keys: BlockKeys) -> Node | None:
+        """The block that a request that is over has filled in part enters the tree, with all before it there; or the
+        one that is there with the same tokens.
+        """
+        table, size = request.table, self._blocks.block_size
+        count = min(request.computed, request.total - 1) - table.depth * size
+        if table.node is None or not 0 < count < size or table.num_blocks <= table.depth:
+            return None
+        key = keys.part(table.depth)[: count * TOKEN_BYTES]
+        entered = tree.insert(table.node, key, [blocks[table.depth] for blocks in table.blocks])
+        if entered is None:
+            return table.node.children.get(key)
+        entered.computed = True
+        return entered
 
     def describe(self, wanted: Wanted) -> dict[str, object]:
         """The shape of the memory, and what of it sessions hold, as JSON has it."""
