@@ -255,9 +255,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 EVENTS = (
     "abort", "abort during a step", "broken step", "chunk", "copied", "copy", "disk hit", "evict",
     "fault", "fault again", "finish", "fork", "given back", "hit", "in flight", "late child", "load", "part", "preempt",
-    "tail", "preempt during a step", "preempted from outside", "prefix hit", "save", "scrub", "series", "series cut short",
+    "preempt during a step", "preempted from outside", "prefix hit", "save", "scrub", "series", "series cut short",
     "series over a border", "session", "session ended", "session given up", "session over", "slide", "wait",
-    "window hit",
+    "tail", "window hit",
 )  # fmt: skip
 
 

@@ -2,9 +2,9 @@
 
 A trie of blocks of tokens for each namespace; the path to a node spells all tokens up to its block's end, compared
 exactly (no hashes). A node has a block for each KV group, or none where it was evicted. A path may end in a *tail*, a
-block of fewer tokens, from which others copy. Papers: arXiv 2312.07104 (RadixAttention), 2309.06180. Invariant where no group has a window: whoever holds a node's block holds the blocks of
-all its ancestors and gives them back tail first; so a node falls out of use after its descendants, and the first is a
-leaf.
+block of fewer tokens, from which others copy. Papers: arXiv 2312.07104 (RadixAttention), 2309.06180. Invariant where
+no group has a window: whoever holds a node's block holds the blocks of all its ancestors and gives them back tail
+first; so a node falls out of use after its descendants, and the first is a leaf.
 """
 
 from collections import OrderedDict
