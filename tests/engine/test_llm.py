@@ -52,7 +52,7 @@ def test_each_prompt_may_have_its_own_params(fake_llm: Make) -> None:
 
 def test_a_priority_that_would_have_no_effect_is_refused(fake_llm: Make) -> None:
     llm = fake_llm().llm
-    with pytest.raises(RequestError, match=r"priority=1 .* --scheduling-policy priority") as caught:
+    with pytest.raises(RequestError, match=r"priority=1 .* scheduling_policy=priority\.") as caught:
         llm.generate("hello", priority=1, use_tqdm=False)
     assert caught.value.param == "priority"
     assert len(llm.generate("hello", priority=0, use_tqdm=False)) == 1

@@ -9,7 +9,7 @@ from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
 from pelton.kv.tiers.host import HostSlots
 from pelton.schedule.scheduler import Scheduler
-from pelton.schedule.tiers.swap import Rates
+from pelton.schedule.tiers.swap import DISK_RATE, Rates
 
 
 def traffic(slots: int, mode: str = "swap", **sizes: object) -> Traffic:
@@ -226,3 +226,35 @@ def test_slots_are_counted() -> None:
     with pytest.raises(AssertionError, match="twice"):
         host.check(((0, 1),))
     host.check(())
+
+
+def test_the_rate_of_files_is_learned_from_reads() -> None:
+    rates = Rates([KVGroup(BlockPool(9), None, 9, 1000), KVGroup(BlockPool(9), None, 9, 10)])
+    assert rates.bytes([0, 1, 1]) == 1020 and rates.disk == DISK_RATE
+    rates.read(5000, 0.5)
+    assert rates.disk == pytest.approx(0.7 * DISK_RATE + 0.3 * 1e4)
+    before = rates.disk
+    rates.read(0, 1.0)
+    rates.read(1000, 0.0)
+    assert rates.disk == before, "nothing was read, or nobody measured it"
+    rates.learns = False
+    rates.read(1000, 1.0)
+    assert rates.disk == before
+
+
+@pytest.mark.parametrize(("limit", "waits"), [(0, 0), (499, 0), (500, 1), (999, 1), (1000, 2), (None, 2)])
+def test_no_more_is_swapped_than_swap_space_has_room_for(limit: int | None, waits: int) -> None:
+    """Also where there are more slots, since files need them: here 40, of 100 bytes."""
+    cache = CacheSection(enable_prefix_caching=False, preemption_mode="swap", swap_space_bytes=limit)
+    scheduler = tiered(make(budget=40), 40, cache, block_bytes=100)
+    made = Traffic(scheduler)
+    for name in "ab":
+        made.add(name, range(18), 4)
+    made.step()
+    made.step()
+    for name in "ba":
+        made.preempt(name)
+    stats = made.scheduler.stats()
+    assert (stats.swapped, stats.host_slots_used) == (waits, 5 * waits)
+    made.run()
+    assert made.scheduler.stats().host_slots_used == 0

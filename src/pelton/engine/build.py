@@ -24,7 +24,7 @@ from pelton.engine.load.budget import StepBudget, choose_budget, timed_budget
 from pelton.engine.load.calibrate import timed_steps
 from pelton.engine.load.weights import owner_weights
 from pelton.engine.memory.disk import close_disk, disk_line, fingerprint, keep_when_idle, open_disk
-from pelton.engine.memory.host_space import host_slots
+from pelton.engine.memory.host_space import host_slots, host_use
 from pelton.engine.needs import check_names, chosen_needs
 from pelton.engine.prompts import PromptLimits, RequestMaker
 from pelton.engine.report import Phases, StartReport
@@ -187,9 +187,9 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             executable.blocks().reserve(size.slots)
             budget, config = _timed(budget, config, executable, module, clock)
         disk = None
-        if config.cache.kv_disk_bytes and config.cache.enable_prefix_caching:
+        if config.cache.kv_disk_bytes:
             with phases.phase("disk"):
-                disk = open_disk(config, fingerprint(config, module, checkpoint, executable), executable)
+                disk = open_disk(config, fingerprint(config, module, checkpoint, executable), executable, clock)
             opened.callback(disk.close)
         engine = _engine(executable, chosen.order, config, size, module, clock, disk)
         if disk is not None:
@@ -382,4 +382,5 @@ def _report(
         max_num_batched_tokens=config.schedule.max_num_batched_tokens,
         placing=machine.placing,
         host_slots=size.slots,
+        host_use=host_use(config.cache),
     )

@@ -248,7 +248,7 @@ class RequestMaker:
         if number and self._priority_needs:
             raise RequestError(
                 f"priority={number} would have no effect.",
-                f"Leave it out, or start with --scheduling-policy {' or '.join(self._priority_needs)}.",
+                f"Leave it out, or start the engine with scheduling_policy={' or '.join(self._priority_needs)}.",
                 param="priority",
             )
         return number

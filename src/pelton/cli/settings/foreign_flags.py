@@ -1,6 +1,6 @@
 """Flags of other engines: spellings that `pelton serve` takes for its own, and those that mean nothing here, and why.
 
-Only where the meaning is equal is a spelling taken. What is said of the engine's settings stands in core/config.py,
+Only where the meaning is equal is a spelling taken. What is said of other engines' settings stands in core/words,
 here what is about flags and the server alone. Invariant: no flag is in two of the tables.
 """
 

@@ -32,9 +32,10 @@ class Labelled:
 
 
 class Path:
-    """Digests of what a request's keys spell behind a root, computed as far as they are asked for."""
+    """Digests of what a request's keys spell behind `root`, computed as far as they are asked for."""
 
     def __init__(self, root: Node, keys: BlockKeys) -> None:
+        self.root = root
         self._keys = keys
         self._digests = [root.digest]
 

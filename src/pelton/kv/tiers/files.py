@@ -49,7 +49,7 @@ class BlockFiles:
         self.counters = counters
         self.bytes = 0  # of all files, as far as it is known
         self._top = folder
-        self.folder = folder / fingerprint.hex()[:FOLDER_LETTERS]
+        self.folder = folder_of(folder, fingerprint)
         self._fingerprint = fingerprint
         self._limit = limit
         self._known: set[str] = set()
@@ -73,7 +73,7 @@ class BlockFiles:
         path = self._path(block.name)
         fresh = path.with_name(f"{path.name}.{os.getpid()}{PART}")
         head = _HEAD.pack(*self._stated(block, len(content)), blake2b(content, digest_size=DIGEST_BYTES).digest())
-        size = len(head) + len(block.key) + len(content)
+        size = file_bytes(len(content), len(block.key))
         if size > self._limit:
             return False
         try:
@@ -203,6 +203,28 @@ class BlockFiles:
                 except FileNotFoundError:  # another process was faster
                     continue
         self._known = known
+
+
+def folder_of(top: Path, fingerprint: bytes) -> Path:
+    """Where in the folder of all the files of this fingerprint are."""
+    return top / fingerprint.hex()[:FOLDER_LETTERS]
+
+
+def file_bytes(content: int, key: int) -> int:
+    """Size of the file of a block with so many bytes of content, whose key has so many."""
+    return _HEAD.size + key + content
+
+
+def try_folder(folder: Path, size: int) -> None:
+    """OSError where no file of so many bytes can be written to the folder, which is made; none is left."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    trial = folder / f"trial.{os.getpid()}{PART}"
+    try:
+        with open(trial, "wb", buffering=0, opener=_open_for_owner) as file:
+            _write_all(file.fileno(), bytes(size))
+    finally:
+        with suppress(OSError):
+            trial.unlink(missing_ok=True)
 
 
 def _open_for_owner(path: str, flags: int) -> int:

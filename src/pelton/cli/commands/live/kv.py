@@ -9,8 +9,9 @@ import click
 from pelton.cli.loading import key_of_environment
 from pelton.cli.options import debug_option
 from pelton.cli.remote import Json, Remote
-from pelton.cli.terminal import emit, size_text, table_lines
+from pelton.cli.terminal import emit, table_lines
 from pelton.core.environment import API_KEY
+from pelton.core.words.sizes import size_text
 
 URL = "http://127.0.0.1:8000"
 STATES = ("held", "shared", "cached", "free")
@@ -31,7 +32,7 @@ def kv(url: str, runs: int, tokens: bool, every: float | None, as_json: bool, ap
     A block is held by requests or sessions (shared: by several), cached for whoever comes, or free. The tree has a line
     for each run of blocks that no prompt parts within; those that most is behind come first.
     """
-    with Remote(url, api_key or key_of_environment()) as remote:
+    with Remote(url, api_key or key_of_environment(), called="URL") as remote:
         while True:
             told = remote.told(f"/kv/tree?runs={runs}&tokens={str(tokens).lower()}")
             lines = [json.dumps(told)] if as_json else [*_groups(told), "", *_summary(told), *_tree(told)]
