@@ -197,6 +197,12 @@ def test_one_request_at_a_time_holds_up_nobody(tiny_module: Module) -> None:
         assert budget.tokens == 256 and not budget.open and "holds up nobody" in budget.why
 
 
+def test_rates_of_a_busy_machine_are_none(tiny_module: Module) -> None:
+    assert choose_budget(tiny_module, section(100), replace(FAST, busy=True)) == choose_budget(
+        tiny_module, section(100), None
+    )
+
+
 def test_without_rates_two_steps_are_timed(tiny_module: Module) -> None:
     unknown = choose_budget(tiny_module, section(100), None)
     assert unknown.open and unknown.tokens == MOST_TIMED

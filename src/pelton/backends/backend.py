@@ -156,12 +156,13 @@ class Machine:
 @dataclass(frozen=True, slots=True)
 class Rates:
     """What the machine was measured to do at most: bytes read and FLOPs of products, per second. `told`: by what and
-    when, for people.
+    when, for people. `busy`: others were at work, so that it may do more.
     """
 
     read_bytes_per_s: float
     flops_per_s: float
     told: str
+    busy: bool = False
 
 
 Choose = Callable[[Float32, np.void, Records], tuple[int, float, int, list[int], list[float]]]

@@ -1,6 +1,7 @@
 """StepBudget: how many tokens a step takes at most, by a target for the gaps between tokens and the machine's speed.
 
-By the Program's cost rules and the rates of a kept probe, else by a few steps timed at the start (see calibrate).
+By the Program's cost rules and the rates of a kept probe, if it was quiet, else by a few steps timed at the start (see
+calibrate).
 Invariant: a step has room for a token of each request.
 """
 
@@ -59,7 +60,7 @@ def choose_budget(module: Module, schedule: ScheduleSection, rates: Rates | None
         return StepBudget(given, "as set" if target is None else NO_TARGET)
     if rows == 1:
         return StepBudget(given, ALONE)
-    if rates is None:
+    if rates is None or rates.busy:
         return StepBudget(max(_least(rows), min(MOST_TIMED, _most(module))), "", open=True)
 
     def seconds(tokens: int) -> float:
