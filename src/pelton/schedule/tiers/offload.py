@@ -3,7 +3,7 @@
 Invariant: a slot is held for a block on its way, and given back when that is over, however it went.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from pelton.core.plan import StateOp
@@ -76,9 +76,23 @@ class Offload:
 
     def broken(self) -> None:
         """It broke: what it was to save is not to be relied on, nor what still is to be saved."""
-        for save in (*self._in_step.values(), *self._saves.values()):
+        for save in self._in_step.values():
             self.over(save.op.group, save.op.target)
-        self._in_step, self._saves = {}, {}
+        self._in_step = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """What still is to be saved is not wanted any more."""
+        for save in self._saves.values():
+            self.over(save.op.group, save.op.target)
+        self._saves = {}
+
+    def spoil(self, places: Collection[tuple[int, int]]) -> None:
+        """These blocks (group, block) get other content before the next step: what it was to save of them is lost."""
+        for name, save in list(self._saves.items()):
+            if (save.op.group, save.op.source) in places:
+                del self._saves[name]
+                self.over(save.op.group, save.op.target)
 
     def over(self, group: int, slot: int) -> None:
         """A block is in its file, or lost: its slot is free."""
