@@ -111,6 +111,8 @@ def test_a_conversation_goes_on_in_another_engine(
             assert llm._parts.session.engine.scheduler.stats().sessions == 1 and computed(llm) == 0
             assert ask(llm, second, params, session_id=SLOT[1]) == plain[number]
             assert computed(llm) == len(second) - held + 23, "the prompt's new tokens, and all but the last drawn one"
+            again = holdings_of(llm._parts.session.engine.scheduler).tokens(SLOT)
+            assert len(second) + 23 - 32 < again <= len(second) + 23, "what was restored is held with what came"
 
 
 def test_what_is_in_memory_already_is_not_written_again(
@@ -141,23 +143,33 @@ def test_what_is_in_memory_already_is_not_written_again(
         assert len(written) == before.session_blocks
 
 
-def test_a_part_that_is_still_in_memory_is_kept_while_room_is_made(tiny_model: Path, tmp_path: Path) -> None:
-    """Its blocks are unused, and the ones that were unused longest: they would be the first to go."""
-    path = tmp_path / "x.bin"
-    with opened(tiny_model, num_blocks=12) as llm:
-        first = ask(llm, PROMPT[:100], session_id=SLOT[1])
-        done(slots_of(llm).save(SLOT, path))
-        llm.reset_prefix_cache()
-        ask(llm, PROMPT[:60])
-        for number in range(3):
-            ask(llm, [number + 1] * 100)
-        done(slots_of(llm).restore(SLOT, path))
-        again = ask(llm, [*PROMPT[:100], *first[0]])
+ONE = SamplingParams(temperature=0, max_tokens=1)
+
+
+def test_a_part_that_is_still_in_memory_is_kept_while_room_is_made(tiny_model: Path, kept: Path) -> None:
+    """Its blocks are unused, and have been so longest: they would be the first to go. There is no free one."""
     with opened(tiny_model, enable_prefix_caching=False) as llm:
-        plain = ask(llm, [*PROMPT[:100], *first[0]])
+        plain = ask(llm, PROMPT)
     with opened(tiny_model, num_blocks=12) as llm:
-        done(slots_of(llm).restore(SLOT, path))
-        assert again == plain == ask(llm, [*PROMPT[:100], *first[0]])
+        ask(llm, PROMPT[:64], ONE)
+        for number in range(3):
+            ask(llm, [number + 1] * 96, ONE)
+        ask(llm, [9] * 32, ONE)
+        scheduler = llm._parts.session.engine.scheduler
+        assert scheduler.stats().cached_blocks == 12
+        done(slots_of(llm).restore(SLOT, kept))
+        scheduler.check()
+        assert ask(llm, PROMPT) == plain
+
+
+def test_what_was_found_is_let_go_where_the_rest_has_no_room(tiny_model: Path, kept: Path) -> None:
+    with opened(tiny_model, num_blocks=12) as llm:
+        ask(llm, PROMPT[:64], ONE)
+        name = open_request(llm, [9] * 280)
+        assert refusal(slots_of(llm).restore(SLOT, kept)).code == NO_ROOM
+        llm._parts.session.engine.check()
+        llm._parts.session.drop([name])
+        assert llm._parts.session.engine.scheduler.stats().held_blocks == 0
 
 
 def refusal(errand: Errand, between: Callable[[], None] = lambda: None) -> RequestError:
