@@ -165,18 +165,6 @@ def test_a_reset_forgets_the_files_too(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.kv")) and ask(made, "again", PROMPT) == 0
 
 
-def test_a_reset_drops_what_is_on_its_way_to_files(tmp_path: Path) -> None:
-    made = traffic(tmp_path)
-    ask(made, "first", PROMPT)
-    offload = made.scheduler.tiers.offload
-    assert offload is not None
-    offload.push_out()
-    assert made.scheduler.stats().host_slots_used > 0
-    assert made.scheduler.reset_prefix_cache().done() and made.scheduler.stats().host_slots_used == 0
-    ask(made, "other", [9] * 9)
-    assert not any(carrier(made).files.has(name) for name in path())
-
-
 def test_bad_blocks_in_files_are_given_to_one_request_at_most(tmp_path: Path) -> None:
     """It computes them once more by itself, and the files go."""
     made = traffic(tmp_path)

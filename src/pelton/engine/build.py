@@ -189,15 +189,16 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             executable.allocate(size.blocks)
             executable.blocks().reserve(size.slots)
             budget, config = _timed(budget, config, executable, module, clock)
-        disk, digest = None, partial(fingerprint, config, module, checkpoint, executable)
+        disk = None
         if config.cache.kv_disk_bytes and config.cache.enable_prefix_caching:
             with phases.phase("disk"):
-                disk = open_disk(config, digest(), executable)
+                disk = open_disk(config, fingerprint(config, module, checkpoint, executable), executable)
             opened.callback(disk.close)
         engine = _engine(executable, chosen.order, config, size, module, clock, disk)
         if disk is not None:
             opened.callback(close_disk, disk, engine.scheduler, executable, clock)
             engine.scheduler.tiers.on_idle = partial(keep_when_idle, engine.scheduler, executable)
+        digest = partial(fingerprint, config, module, checkpoint, executable)
         namespace = partial(namespace_of, bytes.fromhex(coordinates(module)))
         slots = Slots(holdings_of(engine.scheduler), executable, digest, namespace, clock)
         opened.callback(slots.close)

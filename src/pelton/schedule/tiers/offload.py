@@ -76,16 +76,9 @@ class Offload:
 
     def broken(self) -> None:
         """It broke: what it was to save is not to be relied on, nor what still is to be saved."""
-        for save in self._in_step.values():
+        for save in (*self._in_step.values(), *self._saves.values()):
             self.over(save.op.group, save.op.target)
-        self._in_step = {}
-        self.forget()
-
-    def forget(self) -> None:
-        """What still is to be saved is not wanted any more."""
-        for save in self._saves.values():
-            self.over(save.op.group, save.op.target)
-        self._saves = {}
+        self._in_step, self._saves = {}, {}
 
     def spoil(self, places: Collection[tuple[int, int]]) -> None:
         """These blocks (group, block) get other content before the next step: what it was to save of them is lost."""
