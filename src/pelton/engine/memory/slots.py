@@ -206,7 +206,8 @@ class Waking:
         NoRoomError where too few blocks are available, RequestError where what was put before is not held any more;
         nothing is changed then.
         """
-        if self.entries and (self._sessions.held(self._session) is not self._kept or not self._node.attached):
+        held_still = self._kept is not None and self._sessions.held(self._session) is self._kept
+        if self.entries and not (held_still and self._node.attached):
             raise _changed()
         blocks, until = self._blocks, 1 + max(entry for entry, _ in contents)
         there = self._there(contents, until)
