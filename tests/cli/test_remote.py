@@ -1,6 +1,7 @@
 """chat and complete with --url: a server answers, ours or another with OpenAI's routes."""
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -75,6 +76,14 @@ def test_kv(server: ServerProcess) -> None:
     assert shown.exit_code == 0, shown.stderr
     assert "all tokens" in shown.stdout and "1 namespaces" in shown.stdout and " cached" in shown.stdout
     assert "\nhost slots: 0 of " in shown.stdout and "\nfiles: " not in shown.stdout
+    assert "\nsession" not in shown.stdout and "\nrequest" not in shown.stdout
+    body, key = {"prompt": long, "max_tokens": 2, "temperature": 0}, {"Authorization": "Bearer sesame"}
+    assert server.ask("/v1/completions", {**body, "session_id": "mine"}, **key)[0] == 200
+    assert server.ask("/v1/completions", {**body, "id_slot": 3}, **key)[0] == 200
+    shown = invoke("kv", server.url, "--api-key", "sesame")
+    assert re.search(r"\nsession +tokens +blocks\nslot-3 +\d+ +\d+\n[0-9a-f]{12} +\d+ +\d+\n", shown.stdout)
+    few = invoke("kv", server.url, "--api-key", "sesame", "--requests", "1").stdout
+    assert "\nslot-3 " in few and "\n1 more sessions\n" in few
     told = json.loads(invoke("kv", server.url, "--api-key", "sesame", "--json", "--runs", "1").stdout)
     assert len(told["tree"][0]["children"]) == 1 and told["groups"][0]["cached"] > 0
     refused = invoke("kv", server.url, "--api-key", "sesame", "--tokens")

@@ -139,6 +139,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "watchdog_timeout": ("9.5", 9.5),
 }
 VALUES |= {"swap_space_bytes": ("1G", 2**30), "preemption_mode": ("swap", "swap"), "kv_disk_folder": ("/kv", "/kv")}
+VALUES["slot_save_path"] = ("/", "/")
 SWITCHES = [name for name, setting in SETTINGS.items() if setting.kind is Kind.SWITCH]
 TOGETHER = {"fairness_weights", "chat_template", "ssl_keyfile", "ssl_certfile", "model"}  # tested below
 

@@ -225,14 +225,14 @@ from pelton.kv.tiers import files
 from pelton.core.params import SamplingParams
 from pelton.engine.llm import LLM
 
-write_all = files._write_all
+write_all = files.write_all
 
 def slowly(file, data):
     for part in (memoryview(data)[:len(data) // 2], memoryview(data)[len(data) // 2:]):
         write_all(file, part)
         time.sleep(0.003)
 
-files._write_all = slowly
+files.write_all = slowly
 llm = LLM(sys.argv[1], num_blocks=14, max_num_seqs=2, kv_disk_bytes=1 << 24, kv_disk_folder=sys.argv[2])
 print("ready", flush=True)
 number = 0

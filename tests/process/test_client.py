@@ -295,7 +295,9 @@ def test_questions_reach_the_engine_and_its_sessions(settings: Settings) -> None
         assert output.prefix_lookup == Lookup("unseen")
         shape = json.loads(await engine.ask(DescribeCache(10)) or b"")
         assert shape["sessions"]["open"] == 1 and shape["groups"][0]["held"] == 4 == engine.stats.session_blocks
-        assert await engine.ask(EndSession(("", "s"))) == b"1" and await engine.ask(EndSession(("", "s"))) == b""
+        assert (
+            int(await engine.ask(EndSession(("", "s"))) or b"") >= 99 and await engine.ask(EndSession(("", "s"))) == b""
+        )
         assert engine.stats.sessions == engine.stats.held_blocks == 0
 
     with_engine(settings(), test)

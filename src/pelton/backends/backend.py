@@ -225,6 +225,10 @@ class BlockOps(Protocol):
         """What a block holds [block_bytes], perhaps not copied: not to be written to, nor kept beyond the next step."""
         ...
 
+    def write(self, group: int, block: int, data: bytes) -> None:
+        """What `content` told of a block becomes this one's, between two steps; ValueError for another size."""
+        ...
+
 
 class Executable(Protocol):
     """A compiled Program. Not thread-safe: one step at a time."""

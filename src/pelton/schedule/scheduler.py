@@ -7,6 +7,7 @@ computed only once the step that fills it is committed, or in that very step.
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from pelton.core.config import CacheSection, ScheduleSection
@@ -20,6 +21,7 @@ from pelton.kv.tiers.worker import Carrier
 from pelton.schedule.draft import Draft
 from pelton.schedule.forks import Forks
 from pelton.schedule.gate import Gate
+from pelton.schedule.holdings import Holdings
 from pelton.schedule.order import Order
 from pelton.schedule.places import Places
 from pelton.schedule.planner import Planner
@@ -161,12 +163,12 @@ class Scheduler:
         self.preempt(request.request_id, keep=False)
         return True
 
-    def reset_prefix_cache(self) -> None:
-        """Drops every cached block that no request uses, and all sessions."""
+    def reset_prefix_cache(self) -> Future[None]:
+        """Drops every cached block that no request uses, and all sessions; done once files are gone too."""
         self.sharing.sessions.end_all()
         if self._blocks.tree is not None:
             self._blocks.tree.reset()
-        self.tiers.reset()
+        return self.tiers.reset()
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
@@ -301,6 +303,11 @@ class Scheduler:
         self.tiers.check(self._places.waiting)
         listed = {id(request) for request in (*self._places.waiting, *self._places.running)}
         assert listed == {id(request) for request in self._requests.values()}
+
+
+def holdings_of(scheduler: Scheduler) -> Holdings:
+    """Who holds what, now and whenever it is asked."""
+    return Holdings(scheduler._places, scheduler._blocks, scheduler.sharing.sessions, scheduler.tiers)
 
 
 def _longest(group: KVGroup, limits: ScheduleSection, block_size: int) -> int:

@@ -57,10 +57,12 @@ ALIASES: Mapping[str, Alias] = {
     "--ssl-cert-file": Alias("ssl_certfile"),
 }
 
-# vLLM's switches for what is always on here, and why they change nothing.
+# Switches for what is always on here, and why they change nothing.
 ALWAYS_ON: Mapping[str, str] = {
     "--enable-chunked-prefill": "prompts are always computed in pieces of at most max_num_batched_tokens",
     "--enable-request-id-headers": "every answer has its id in X-Request-Id",
+    # llama-server's
+    "--slots": "GET /slots is always there",
 }
 
 # Flags that are another spelling of a setting in ELSEWHERE.

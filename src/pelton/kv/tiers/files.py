@@ -79,9 +79,9 @@ class BlockFiles:
         try:
             # Prompts stand in the files as they are, so they are their owner's alone.
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(fresh, "wb", buffering=0, opener=_open_for_owner) as file:
+            with open(fresh, "wb", buffering=0, opener=open_for_owner) as file:
                 for part in (head, block.key, content):
-                    _write_all(file.fileno(), part)
+                    write_all(file.fileno(), part)
             fresh.replace(path)
         except OSError as error:
             self._failed(error)
@@ -194,7 +194,7 @@ class BlockFiles:
             for entry in os.scandir(folder):
                 try:
                     if entry.name.endswith(PART):
-                        _drop_if_left(Path(entry.path))
+                        drop_if_left(Path(entry.path))
                     elif entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
                         stat = entry.stat(follow_symlinks=False)
                         yield _File(stat.st_mtime_ns, stat.st_size, Path(entry.path))
@@ -220,25 +220,27 @@ def try_folder(folder: Path, size: int) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     trial = folder / f"trial.{os.getpid()}{PART}"
     try:
-        with open(trial, "wb", buffering=0, opener=_open_for_owner) as file:
-            _write_all(file.fileno(), bytes(size))
+        with open(trial, "wb", buffering=0, opener=open_for_owner) as file:
+            write_all(file.fileno(), bytes(size))
     finally:
         with suppress(OSError):
             trial.unlink(missing_ok=True)
 
 
-def _open_for_owner(path: str, flags: int) -> int:
+def open_for_owner(path: str, flags: int) -> int:
+    """A new file is its owner's alone."""
     return os.open(path, flags, 0o600)
 
 
-def _drop_if_left(path: Path) -> None:
+def drop_if_left(path: Path) -> None:
     """Deletes a part of a file whose writer is gone."""
     writer = path.name.removesuffix(PART).rpartition(".")[2]
     if writer.isdecimal() and not Path(f"/proc/{writer}").exists():
         path.unlink(missing_ok=True)
 
 
-def _write_all(file: int, data: bytes | Buffer) -> None:
+def write_all(file: int, data: bytes | Buffer) -> None:
+    """All of it; OSError where the disk has no room for that."""
     view = memoryview(data)
     while view:
         written = os.write(file, view)

@@ -123,6 +123,9 @@ class VirtualBlocks:
     def content(self, group: int, block: int) -> NDArray[np.uint8]:
         raise NotImplementedError(NOTHING)
 
+    def write(self, group: int, block: int, data: bytes) -> None:
+        """Nothing."""
+
     def export_canonical(self, group: int, block: int, tokens: int) -> Float32:
         raise NotImplementedError(NOTHING)
 

@@ -3,7 +3,7 @@
 Invariant: a slot is held for a block on its way, and given back when that is over, however it went.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from pelton.core.plan import StateOp
@@ -79,6 +79,13 @@ class Offload:
         for save in (*self._in_step.values(), *self._saves.values()):
             self.over(save.op.group, save.op.target)
         self._in_step, self._saves = {}, {}
+
+    def spoil(self, places: Collection[tuple[int, int]]) -> None:
+        """These blocks (group, block) get other content before the next step: what it was to save of them is lost."""
+        for name, save in list(self._saves.items()):
+            if (save.op.group, save.op.source) in places:
+                del self._saves[name]
+                self.over(save.op.group, save.op.target)
 
     def over(self, group: int, slot: int) -> None:
         """A block is in its file, or lost: its slot is free."""

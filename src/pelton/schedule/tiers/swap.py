@@ -4,7 +4,7 @@ It names blocks and slots; the copying is done by the next step. Invariant: a sl
 until the step is over that loads it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pelton.core.config import CacheSection
@@ -237,3 +237,16 @@ class Swap:
         """Slots (group, slot) in use."""
         for slots in (*(saved.slots for saved in self._saved.values()), *self._spent):
             yield from ((group, slot) for group, own in enumerate(slots) for slot in own)
+
+
+def slots_of(swap: Swap, request: Tracked) -> int:
+    """Host slots of all groups in which a request waits."""
+    saved = swap._saved.get(request)
+    return 0 if saved is None else sum(map(len, saved.slots))
+
+
+def spoil(swap: Swap, places: Collection[tuple[int, int]]) -> None:
+    """These blocks (group, block) get other content before the next step: who was to be saved from one is computed."""
+    for request, ops in list(swap._pending.items()):
+        if any((op.group, op.source) in places for op in ops):
+            swap.forget(request)
