@@ -164,6 +164,7 @@ class Traffic:
         self._paths: dict[tuple[object, int], int] = {}
         self._memory: dict[Place, list[int]] = {}
         self.host = host or HostMemory()
+        self.outside: list[Place] = []  # blocks that somebody holds whom the scheduler does not know
         self._tables: dict[int, list[list[int]]] = {}
         self._names: dict[int, str] = {}
 

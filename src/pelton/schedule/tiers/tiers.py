@@ -95,7 +95,9 @@ class Tiers:
         self.settle()
 
     def reset(self) -> None:
-        """Nothing that is cached in files is used any more."""
+        """Nothing that is cached in files is used any more, nor what was on its way there."""
+        if self.offload is not None:
+            self.offload.reset()
         if self._worker is not None:
             self._worker.call(self._worker.files.clear)
 
