@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.measure.verify_many import roomy
 from tests.measure.verify_parts import tiny_checkpoint, tiny_rig, unproven
-from tests.oracle.tiny import TOYS, save
+from tests.oracle.tiny import save
 
 from pelton.core.clock import Clock
 from pelton.core.config import resolve
@@ -156,7 +157,7 @@ def test_real_models(model: str, request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_many_schedules_of_tiny_models(family: str, tmp_path: Path) -> None:
     """As many of MANY as fit the box, one of the models with windows in some layers; all cells come in any case."""
-    with tiny_rig(save(TOYS[family].made(), tmp_path)) as (rig, cases):
+    with tiny_rig(save(roomy(family), tmp_path)) as (rig, cases):
         report = verify(rig, cases, Extent(MANY, minutes=BOX_MINUTES))
     print("\n".join(report.lines()))
     assert report.passed and not report.not_run, "\n".join(report.lines())

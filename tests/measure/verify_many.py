@@ -13,9 +13,18 @@ from tempfile import TemporaryDirectory
 
 from tests.measure.verify_parts import tiny_rig
 from tests.oracle.tiny import TOYS, save
+from transformers import PreTrainedModel
 
 from pelton.measure.verify.kept import Kept, facts_of
 from pelton.measure.verify.verify import Extent, dimensions, verify
+
+WINDOW = 64  # tokens, two blocks: a smaller one leaves nothing of a block to be copied
+
+
+def roomy(family: str) -> PreTrainedModel:
+    """The family's toy, with a wider window if it has one."""
+    toy = TOYS[family]
+    return toy.made(**({"sliding_window": WINDOW} if toy.config.get("sliding_window") else {}))
 
 
 def main() -> None:
@@ -26,7 +35,7 @@ def main() -> None:
     flags.add_argument("--minutes", type=float)
     flags.add_argument("--resume", type=Path)
     given = flags.parse_args()
-    with TemporaryDirectory() as folder, tiny_rig(save(TOYS[given.family].made(), Path(folder))) as (rig, cases):
+    with TemporaryDirectory() as folder, tiny_rig(save(roomy(given.family), Path(folder))) as (rig, cases):
         kept = None
         if given.resume is not None:
             facts = facts_of(f"tiny {given.family}", "float32", "cpu", given.seed, cases, dimensions())

@@ -151,6 +151,8 @@ class Watched(BlockFiles):
 def spoil(path: Path, kind: str, place: int, other: Path) -> None:
     """Makes a file another one. `place`: of the bit, from the start or, below 0, from the end."""
     data = path.read_bytes()
+    if not data:
+        kind = "grow"
     match kind:
         case "flip":
             place %= len(data)
