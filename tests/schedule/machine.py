@@ -63,6 +63,15 @@ def count_given_back(traffic: Traffic, seen: Counter[str]) -> None:
     forks.give_back = counted  # type: ignore[method-assign]
 
 
+def end_sessions(traffic: Traffic, now: float, seen: Counter[str]) -> None:
+    """After a long time none is left."""
+    sessions = traffic.scheduler.sharing.sessions
+    seen["session over"] += len(sessions)
+    sessions.expire(now + 10_000)
+    assert not len(sessions) and not traffic.scheduler.stats().session_blocks
+    traffic.scheduler.check()
+
+
 def count_all(traffic: Traffic, seen: Counter[str]) -> None:
     """What happened, as the traffic and the scheduler count it."""
     seen.update(traffic.seen)
@@ -257,10 +266,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.traffic.step(during=disturb)
 
     @precondition(lambda self: self.traffic.open)
-    @rule(data=st.data(), rows=st.integers(0, 3))
-    def broken_step(self, data: st.DataObject, rows: int) -> None:
-        """Planned, partly computed, never committed; some of the requests are told their failure."""
-        self.traffic.break_step(rows)
+    @rule(data=st.data(), rows=st.integers(0, 3), ops=st.sampled_from((None, None, 0, 1, 3)))
+    def broken_step(self, data: st.DataObject, rows: int, ops: int | None) -> None:
+        """Planned, partly computed, never committed; some of the requests are told their failure. `ops`: as the
+        traffic's.
+        """
+        self.traffic.break_step(rows, ops)
         self.seen["broken step"] += 1
         for name in data.draw(st.sets(st.sampled_from(sorted(self.traffic.open)))):
             self.seen["abort after a broken step"] += 1
@@ -292,5 +303,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         self.traffic.run()
         self.adds_up()
+        end_sessions(self.traffic, self.now, self.seen)
         count_all(self.traffic, self.seen)
         rmtree(self.folder)

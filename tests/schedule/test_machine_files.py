@@ -24,6 +24,7 @@ from tests.schedule.machine import (
     SchedulerMachine,
     count_all,
     count_given_back,
+    end_sessions,
     state_of,
 )
 from tests.schedule.refusals import Refusals
@@ -269,6 +270,7 @@ class FilesMachine(SchedulerMachine):
                     self.traffic = process.traffic
                     process.drain()
                     self.adds_up()
+                    end_sessions(process.traffic, self.now, self.seen)
                     process.count(self.seen)
         finally:
             for process in self.processes:
