@@ -95,7 +95,8 @@ def _ask(url: str, prompt: str, *, found: bool | None) -> Timing:
         raise SystemExit(f"tier: {timing.error}")
     cached, tokens = timing.cached_tokens, timing.input_tokens
     if found is not None and (cached >= LEAST_FOUND * tokens) != found:
-        raise SystemExit(f"tier: {cached} of {tokens} tokens were found, which is not what was to be measured")
+        said = f"tier: {cached} of {tokens} tokens were found after {timing.ttft:.1f} s"
+        raise SystemExit(f"{said}, which is not what was to be measured; is the machine or its disk busy?")
     return timing
 
 

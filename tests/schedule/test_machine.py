@@ -6,7 +6,6 @@ from tests.schedule.machine import SchedulerMachine
 
 EVENTS = (
     "abort, another answer", "abort, just admitted", "abort, running", "abort, swapped out", "abort, waiting",
-    "abort, waiting for files", "abort, waiting for what another computes",
     "abort after a broken step", "broken step", "chunk", "copied", "copy", "disk hit", "evict",
     "fault", "fault again", "finish", "fork", "given back", "hit", "in flight", "late child", "load", "part", "preempt",
     "preempt during a step", "preempted from outside", "prefix hit", "save", "scrub", "series", "series cut short",
