@@ -167,6 +167,27 @@ def test_a_reset_forgets_the_files_too(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.kv")) and ask(made, "again", PROMPT) == 0
 
 
+@pytest.mark.parametrize("during", [False, True])
+def test_a_reset_forgets_what_is_on_its_way_to_files(tmp_path: Path, during: bool) -> None:
+    """What was driven out before it, and is saved by the next step, or by the one that runs."""
+    made = traffic(tmp_path)
+    ask(made, "first", PROMPT)
+    offload = made.scheduler.tiers.offload
+    assert offload is not None
+    offload.push_out()
+    assert made.scheduler.stats().host_slots_used == 4
+    if during:
+        made.add("other", [3] * 9, 2)
+        plan = made.step(during=made.scheduler.reset_prefix_cache)
+        assert plan is not None and [op.kind for op in plan.state_ops] == ["save"] * 4
+    else:
+        made.scheduler.reset_prefix_cache()
+        assert made.scheduler.stats().host_slots_used == 0
+    made.run()
+    assert made.scheduler.stats().host_slots_used == 0 and not list(tmp_path.rglob("*.kv"))
+    assert ask(made, "again", PROMPT) == 0
+
+
 def test_bad_blocks_in_files_are_given_to_one_request_at_most(tmp_path: Path) -> None:
     """It computes them once more by itself, and the files go."""
     made = traffic(tmp_path)

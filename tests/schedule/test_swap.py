@@ -150,6 +150,27 @@ def test_what_a_broken_step_was_to_save_is_not_used() -> None:
     made.run()
 
 
+def test_what_a_step_saves_is_not_there_if_it_broke_before() -> None:
+    """Who lost its blocks for the very step that breaks is computed again, and the others too."""
+
+    def crowd(steps: int) -> Traffic:
+        made = traffic(60, rows=4, blocks=14, budget=16)
+        for number in range(4):
+            made.add(f"r{number}", [number] * 7, 18, seed=number)
+        for _ in range(steps):
+            made.step()
+        return made
+
+    steps = next(steps for steps in range(30) if crowd(steps).seen["preempt"])
+    assert crowd(steps).scheduler.stats().swapped == 1
+    made = crowd(steps - 1)
+    made.break_step(ops=0)
+    assert made.seen["save"] > 0 and made.scheduler.stats().swapped == 1
+    made.step()
+    assert made.scheduler.stats().swapped == 0
+    made.run()
+
+
 def test_a_fault_is_never_saved() -> None:
     made = traffic(9, cache=CacheSection(preemption_mode="swap"))
     made.add("first", [1] * 8 + [2], 1)

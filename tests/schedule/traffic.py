@@ -164,6 +164,7 @@ class Traffic:
         self._paths: dict[tuple[object, int], int] = {}
         self._memory: dict[Place, list[int]] = {}
         self.host = host or HostMemory()
+        self.outside: list[Place] = []  # blocks that somebody holds whom the scheduler does not know
         self._tables: dict[int, list[list[int]]] = {}
         self._names: dict[int, str] = {}
 
@@ -241,13 +242,15 @@ class Traffic:
         self.scheduler.check()
         return plan
 
-    def break_step(self, rows: int = 1) -> None:
-        """A step of which some rows are computed, but never committed; whether it scrubbed anything is unknown."""
+    def break_step(self, rows: int = 1, ops: int | None = None) -> None:
+        """A step of which some rows are computed, but never committed; whether it scrubbed anything is unknown. `ops`:
+        it broke before that, when so many of its state ops were done.
+        """
         plan = self.scheduler.plan()
         assert plan is not None
         computed, noticed = self.computed, set(self.noticed)
-        self.read(plan)
-        self._compute(replace(plan, rows=plan.rows[:rows]), None)
+        self.read(plan, ops)
+        self._compute(replace(plan, rows=plan.rows[:rows] if ops is None else ()), None)
         self.noticed, self.computed = noticed, computed
         for sequence in self.open.values():
             sequence.computed = 0
@@ -264,8 +267,8 @@ class Traffic:
         for places in self._memory.values():
             places[:] = [NOTHING] * BLOCK
 
-    def read(self, plan: StepPlan) -> None:
-        """What a runner does with a plan before it computes."""
+    def read(self, plan: StepPlan, ops: int | None = None) -> None:
+        """What a runner does with a plan before it computes. `ops`: how many of the state ops; None: all."""
         limits = self.scheduler.limits
         assert 0 < plan.num_tokens <= limits.max_num_batched_tokens
         assert all(0 < row.count <= (limits.long_prefill_token_threshold or row.count) for row in plan.rows)
@@ -308,9 +311,9 @@ class Traffic:
                 table += blocks
                 fresh += [place for block in blocks[known:] if (place := (group, block)) not in arriving]
         assert not loaded, f"nobody has {loaded}"
-        self._state_ops(plan, fresh)
+        self._state_ops(plan, fresh, len(plan.state_ops) if ops is None else ops)
 
-    def _state_ops(self, plan: StepPlan, fresh: list[Place]) -> None:
+    def _state_ops(self, plan: StepPlan, fresh: list[Place], most: int) -> None:
         assert len(set(fresh)) == len(fresh), "a block is handed out twice"
         scrubbed = {(op.group, op.target) for op in plan.state_ops if op.kind == "scrub"}
         missed = self.noticed.intersection(fresh) - scrubbed
@@ -319,9 +322,12 @@ class Traffic:
         self.noticed -= scrubbed
         places = [("save", "scrub").index(op.kind) if op.kind in ("save", "scrub") else 2 for op in plan.state_ops]
         assert places == sorted(places), "what is given up is saved before its block is used again"
-        for op in plan.state_ops:
+        for number, op in enumerate(plan.state_ops):
+            self.seen[op.kind] += 1
             source, target = (op.group, op.source), (op.group, op.target)
             assert op.kind == "save" or target in fresh
+            if number >= most:
+                continue
             match op.kind:
                 case "copy":
                     self._memory[target] = list(self._memory[source])
@@ -331,7 +337,6 @@ class Traffic:
                     self._memory[target] = array("q", self.host.slot(*source).tobytes()).tolist()
                 case _:
                     self._memory[target] = [NOTHING] * BLOCK
-            self.seen[op.kind] += 1
 
     def _compute(self, plan: StepPlan, faulty: Callable[[Sequence], bool] | None) -> set[int]:
         """All rows in order; returns those whose results are bad."""

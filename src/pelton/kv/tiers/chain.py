@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pelton.kv.group import Held
 from pelton.kv.node import Node, chained
-from pelton.kv.prefix import BlockKeys, PrefixTree
+from pelton.kv.prefix import TOKEN_BYTES, BlockKeys, PrefixTree
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class Offload:
         self._worker = worker
         self._saves: dict[Name, _Save] = {}
         self._in_step: dict[Name, _Save] = {}
+        self._unwanted: set[Name] = set()  # of these
         self._writing: set[tuple[int, int]] = set()  # slots, from when they are taken on
         self._busy = [0] * len(host.total)  # of them, of each group
         blocks.tree.evicted = self.evicted
@@ -69,10 +70,21 @@ class Offload:
 
     def settle(self) -> None:
         """The step that was planned last is over."""
-        for save in self._in_step.values():
+        for name, save in self._in_step.items():
+            if name in self._unwanted:
+                self.over(save.op.group, save.op.target)
+                continue
             self._worker.start(Job(False, (save.block,), (save.op.target,)))
             self.figures.stored += 1
         self._in_step = {}
+        self._unwanted.clear()
+
+    def reset(self) -> None:
+        """Of what is on its way nothing is wanted any more; what a step is saving has its slot until that is over."""
+        for save in self._saves.values():
+            self.over(save.op.group, save.op.target)
+        self._saves = {}
+        self._unwanted.update(self._in_step)
 
     def broken(self) -> None:
         """It broke: what it was to save is not to be relied on, nor what still is to be saved."""

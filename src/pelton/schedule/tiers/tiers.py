@@ -97,8 +97,10 @@ class Tiers:
         self.settle()
 
     def reset(self) -> Future[None]:
-        """Nothing that is cached in files is used any more; done once they are gone."""
+        """Nothing that is cached in files is used any more, nor what was on its way there; done once they are gone."""
         over: Future[None] = Future()
+        if self.offload is not None:
+            self.offload.reset()
         if self._worker is not None:
             self._worker.call(self._worker.files.clear)
             self._worker.call(partial(over.set_result, None))
