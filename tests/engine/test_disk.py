@@ -127,7 +127,7 @@ def test_a_full_disk_is_refused_at_the_start(tiny_model: Path, tmp_path: Path, m
     def full(file: int, data: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "_write_all", full)
+    monkeypatch.setattr(files, "write_all", full)
     said = refused(tiny_model, kv_disk_bytes=1 << 26, kv_disk_folder=str(tmp_path))
     assert said.startswith(f"kv_disk_folder={str(tmp_path)!r} cannot work: No space left on device. Set kv_disk_folder")
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -170,7 +170,7 @@ def test_a_folder_that_breaks_later_is_no_error(
 
     with LLM(str(tiny_model)) as llm:
         trial = files.file_bytes(llm.report.kv_block_bytes, 4 * llm.report.block_size)
-    monkeypatch.setattr(files, "_write_all", broken)
+    monkeypatch.setattr(files, "write_all", broken)
     plain, _ = ask(tiny_model)
     settings = {"num_blocks": 14, "kv_disk_bytes": 1 << 26, "kv_disk_folder": str(tmp_path)}
     found, figures = ask(tiny_model, prompts=3, **settings)

@@ -90,7 +90,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     seen: Counter[str] = Counter()
 
     @initialize(
-        blocks=st.sampled_from((8, 10, 24)),
+        blocks=st.sampled_from((8, 10, 24, 60)),
         budget=st.sampled_from((5, 9, 40)),
         cap=st.sampled_from((0, 4, 5)),
         caching=st.sampled_from((True, True, True, False)),
@@ -174,6 +174,15 @@ class SchedulerMachine(RuleBasedStateMachine):
                 owner=f"owner {rank[0]}",
                 settles=rank[1],
             )
+
+    @precondition(lambda self: self.traffic.over)
+    @rule(which=st.integers(0, 7), more=st.lists(st.integers(0, 2), min_size=1, max_size=4))
+    def next_turn(self, which: int, more: list[int]) -> None:
+        """Goes on from all that a request which is over has said."""
+        said = list(self.traffic.over.values())[-1 - which % len(self.traffic.over)]
+        self.number += 1
+        arrival = float(self.number // 2)
+        self.traffic.add(f"r{self.number}", (said.tokens + more)[:26], 3, salt=said.salt, arrival=arrival)
 
     @precondition(lambda self: any("/" not in name for name in self.traffic.open))
     @rule(data=st.data())
