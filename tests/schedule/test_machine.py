@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.schedule.traffic import Carrier, HostMemory, Sequence, Traffic, in_series, make, tiered
+from tests.schedule.traffic import Carrier, HostMemory, Sequence, Traffic, in_series, make, planning_ahead, tiered
 
 from pelton.core.config import CacheSection
 from pelton.core.counters import Counters
@@ -44,6 +44,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             st.sampled_from((1, 3, 8)),
             st.sampled_from((True, True, False)),
             st.sampled_from(HOST),
+            st.sampled_from((1, 2)),
         ),
     )
     def begin(
@@ -55,12 +56,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         most: int | None,
         order: str,
         cost: float,
-        shape: tuple[tuple[int | None, ...], int, bool, tuple[int, bool]],
+        shape: tuple[tuple[int | None, ...], int, bool, tuple[int, bool], int],
     ) -> None:
         """`shape`: windows of the KV groups, most steps of a call, whether parts of blocks are copied, host slots of
-        each group, and whether evicted blocks go to files.
+        each group and whether evicted blocks go to files, and how many steps deep it plans.
         """
-        windows, steps, parts, (slots, self.filed) = shape
+        windows, steps, parts, (slots, self.filed), depth = shape
         cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most, partial_prefix_blocks=parts)
         self.caching = caching
         made = make(4, budget, blocks, MAX_LEN, cap, order=ORDERS.get(order)(), windows=windows)
@@ -68,7 +69,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         disk = Carrier(BlockFiles(self.folder, bytes(32), 1 << 20, Counters()), host) if self.filed else None
         if disk is not None:
             disk.loses = lambda block: block.name.digest[0] % 4 == 0
-        self.traffic = Traffic(in_series(tiered(made, slots, cache, disk), steps), windows, host)
+        made = in_series(tiered(made, slots, cache, disk), steps)
+        self.traffic = Traffic(planning_ahead(made) if depth == 2 else made, windows, host)
         self.traffic.scheduler.limits = replace(self.traffic.scheduler.limits, context_cost=cost)
         self.number = 0
         self.now = 0.0
@@ -166,8 +168,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert sessions.end(name) and name not in sessions
         self.seen["session ended"] += 1
 
-    @rule(chance=st.integers(0, 2))
-    def reset(self, chance: int) -> None:
+    @rule(chance=st.integers(0, 2), cap=st.sampled_from((0, 4, 5)))
+    def reset_or_limit(self, chance: int, cap: int) -> None:
+        if chance == 1:
+            limits = self.traffic.scheduler.limits
+            self.traffic.scheduler.limits = replace(limits, long_prefill_token_threshold=cap)
         if chance:
             return
         self.traffic.scheduler.reset_prefix_cache()
@@ -198,12 +203,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.step(-1, most)
 
     @precondition(lambda self: self.traffic.open)
-    @rule(data=st.data(), kind=st.sampled_from(("abort", "preempt")))
+    @rule(data=st.data(), kind=st.sampled_from(("abort", "preempt", "stop")))
     def disturbed_step(self, data: st.DataObject, kind: str) -> None:
         def disturb() -> None:
             name = data.draw(st.sampled_from(sorted(self.traffic.open)))
             self.seen[f"{kind} during a step"] += self.traffic.open[name].computed > 0
-            (self.traffic.abort if kind == "abort" else self.traffic.preempt)(name)
+            if kind == "stop":
+                self.traffic.open[name].stops = True
+            else:
+                (self.traffic.abort if kind == "abort" else self.traffic.preempt)(name)
 
         self.traffic.step(during=disturb)
 
@@ -249,15 +257,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.seen["evict"] += stats.prefix_evictions_total
         self.seen["copied"] += stats.copied_blocks_total
         self.seen["disk hit"] += stats.disk_hit_tokens_total
+        self.seen["ahead"] += stats.plans_ahead_total
+        self.seen["ahead, trimmed"] += stats.plans_trimmed_total
+        self.seen["ahead, taken back"] += stats.plans_taken_back_total
         rmtree(self.folder)
 
 
 EVENTS = (
-    "abort", "abort during a step", "broken step", "chunk", "copied", "copy", "disk hit", "evict",
-    "fault", "fault again", "finish", "fork", "given back", "hit", "in flight", "late child", "load", "part", "preempt",
-    "preempt during a step", "preempted from outside", "prefix hit", "save", "scrub", "series", "series cut short",
-    "series over a border", "session", "session ended", "session given up", "session over", "slide", "wait",
-    "window hit",
+    "abort", "abort during a step", "ahead", "ahead, taken back", "ahead, trimmed", "broken step", "chunk", "copied",
+    "copy", "disk hit", "evict", "fault", "fault again", "finish", "fork", "given back", "hit", "in flight",
+    "late child", "load", "part", "preempt", "preempt during a step", "preempted from outside", "prefix hit", "save",
+    "scrub", "series", "series cut short", "series over a border", "session", "session ended", "session given up",
+    "session over", "slide", "stop during a step", "wait", "window hit",
 )  # fmt: skip
 
 

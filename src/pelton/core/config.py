@@ -38,7 +38,7 @@ _REASONS: Mapping[str, str] = {
     "one process answers HTTP, and it is not what limits the speed": "api_server_count",
     "this version computes on the CPU alone": (
         "device n_gpu_layers gpu_layers cpu_offload_gb enforce_eager compilation_config cudagraph_capture_sizes "
-        "optimization_level performance_mode attention_backend async_scheduling kv_offloading_backend"
+        "optimization_level performance_mode attention_backend kv_offloading_backend"
     ),
     "a tokenizer of its own is taken as its repository has it now; a folder may hold another": "tokenizer_revision",
     "the model's files say it themselves": (
@@ -81,6 +81,7 @@ _COUNTERPARTS: Mapping[str, tuple[str, str]] = {
     "gpu_memory_utilization": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
     "mem_fraction_static": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
     "swap_space": ("swap_space_bytes", "it is a number of bytes here, such as 4G"),
+    "async_scheduling": ("planning_depth", "it is a number here, and 2 is on"),
     "kv_offloading_size": ("kv_disk_bytes", "keys and values go to the disk, and the size is a number of bytes"),
     "rope_scaling": ("hf_overrides", "it is a field of the model's config"),
     "rope_theta": ("hf_overrides", "it is a field of the model's config"),
@@ -202,7 +203,7 @@ class ScheduleSection:
     so much more towards max_num_batched_tokens the further in they are, so that a step takes no longer for standing in
     a long prompt. None: by the model's own arithmetic; 0: tokens count alike.
     `max_steps_per_call`: tokens that each answer may get in one call of the backend, where nothing has to be decided in
-    between; they are told together. 1: each step by itself.
+    between; they are told together. 1: each step by itself. `planning_depth` 2: a step is planned while another runs.
     `itl_target_ms`: how long a step with prompts in it should take at most, by which max_num_batched_tokens is chosen
     where it is not set (docs/serve.md); 0: no target. None: ITL_TARGET_MS, unless max_num_batched_tokens is set.
     `fairness_weights`: a JSON table of users or API keys and how many times the share of others they get.
@@ -215,6 +216,7 @@ class ScheduleSection:
     context_cost: float | None = None
     scheduling_policy: str = "fcfs"
     max_steps_per_call: int = MOST_STEPS
+    planning_depth: int = 1
     itl_target_ms: int | None = None
     fairness_weights: str | None = field(default=None, repr=False)
 
@@ -392,6 +394,7 @@ def _check(config: EngineConfig) -> None:
     between("max_num_queued_reqs", schedule.max_num_queued_reqs, 0, None, " (0: any)")
     between("itl_target_ms", schedule.itl_target_ms, 0, MOST_TARGET_MS, " (0: none)")
     between("max_steps_per_call", schedule.max_steps_per_call, 1, MOST_STEPS, " (1: off)")
+    between("planning_depth", schedule.planning_depth, 1, 2, " (1: a step is planned when the one before is over)")
     between("seed", config.seed, 0, MAX_SEED)
     between("packed_cache_bytes", config.backend.packed_cache_bytes, 0, None, " (0: nothing is kept)")
     between("threads", config.backend.threads, 0, MOST_THREADS, " (0: all allowed cores)")
