@@ -15,6 +15,7 @@ from pelton.kv.group import KVGroup
 from pelton.kv.pool import NULL_BLOCK, BlockPool
 from pelton.schedule import ORDERS
 from pelton.schedule.scheduler import Scheduler
+from pelton.schedule.tracked import NewRequest
 
 SEEN: Counter[str] = Counter()
 
@@ -132,6 +133,35 @@ def test_other_limits_make_another_plan() -> None:
     traffic.scheduler.limits = replace(traffic.scheduler.limits, max_num_batched_tokens=4)
     assert planned(traffic) == [("a", 21, 4)]
     assert totals(traffic) == (0, 0, 2)
+
+
+def test_who_begins_behind_a_plan_ahead_is_bound_by_the_limits_of_now() -> None:
+    traffic = ahead()
+    traffic.add("a", [1, 2], 9)
+    traffic.step()
+    traffic.scheduler.limits = replace(traffic.scheduler.limits, long_prefill_token_threshold=5)
+    traffic.add("b", [2] * 9, 3)
+    assert planned(traffic) == [("a", 2, 1), ("b", 0, 5)]
+    assert totals(traffic) == (1, 0, 0), "one token is as many by both"
+
+
+@pytest.mark.parametrize(("drawn", "most", "count"), [(2, 9, 2), (1, 1, 1)])
+def test_what_nobody_expected_is_planned_anew(drawn: int, most: int, count: int) -> None:
+    """More tokens than one in a step; or one that goes on though it has all its tokens."""
+    scheduler = planning_ahead(make())
+    for name in ("a", "b"):
+        scheduler.add(NewRequest(name, 3, most if name == "a" else 9))
+    plan = scheduler.plan()
+    assert plan is not None and scheduler.ahead is not None
+    scheduler.ahead.make(plan, scheduler.limits)
+    scheduler.commit(plan, {plan.rows[0].row: drawn, plan.rows[1].row: 1}, ())
+    plan = scheduler.plan()
+    assert plan is not None and [(row.start, row.count, row.sample) for row in plan.rows] == [
+        (3, count, True),
+        (3, 1, True),
+    ]
+    assert (scheduler.ahead.figures.used, scheduler.ahead.figures.taken_back) == (0, 1)
+    scheduler.check()
 
 
 def test_where_blocks_lack_nothing_is_planned_ahead_and_nothing_is_lost() -> None:

@@ -87,7 +87,8 @@ class Ahead:
 
     def take(self, limits: ScheduleSection) -> Draft | None:
         """The rows of the step that was planned ahead, without those of requests that are over or lost their place;
-        None: it is to be planned now, as there is none, or not one that would be planned now.
+        None: it is to be planned now, as there is none, or not one that would be planned now. Behind a step that broke
+        nobody has a place any more.
         """
         made, self._made = self._made, None
         if made is None:
@@ -107,7 +108,8 @@ class Ahead:
         # Where somebody is cut short, what others leave is theirs.
         fits &= not gone or not (made.cut_short or any(draft.rows[place].count > 1 for place in gone))
         if not fits:
-            self._take_back(made)
+            self._undo(made)
+            self.figures.taken_back += 1
             return None
         if gone:
             self._trim(made, gone)
@@ -117,12 +119,6 @@ class Ahead:
                 draft.entered += request.table.enter(keys, end)
         self.figures.used += 1
         return draft
-
-    def drop(self) -> None:
-        """The step that runs broke: nothing comes behind it."""
-        made, self._made = self._made, None
-        if made is not None:
-            self._take_back(made)
 
     def totals(self) -> dict[str, int]:
         """What EngineStats has of this, by its fields' names."""
@@ -163,10 +159,6 @@ class Ahead:
             kept = {(group, block) for held in tables for group, blocks in enumerate(held) for block in blocks}
             draft.scrubs += [place for place in scrubs if place in kept]
             self._blocks.poison(place for place in scrubs if place not in kept)
-
-    def _take_back(self, made: _Made) -> None:
-        self._undo(made)
-        self.figures.taken_back += 1
 
     def _undo(self, made: _Made) -> None:
         """All blocks are given back, those that were to be scrubbed to be scrubbed another time."""

@@ -238,8 +238,6 @@ class Scheduler:
     def _abandon(self, draft: Draft, plan: StepPlan) -> None:
         """The step broke: what it was to compute is not there, so nobody may rely on it."""
         self._open = None
-        if self.ahead is not None:
-            self.ahead.drop()
         self._forks.give_back(force=True)
         for request in list(self._places.running):
             self.preempt(request.request_id, keep=False)
