@@ -5,16 +5,8 @@ For comparisons on a machine that others use. Waiting takes none of it, and is a
 
 from dataclasses import replace
 
-from pelton.backends.backend import (
-    Backend,
-    BlockOps,
-    CompileOptions,
-    Executable,
-    Machine,
-    StepInputs,
-    StepOutputs,
-    WorkingMemory,
-)
+from pelton.backends.backend import Backend, CompileOptions, Executable, Machine, StepInputs, StepOutputs
+from pelton.backends.passed_on import PassedOn
 from pelton.core.clock import Clock, cpu_seconds
 from pelton.program.module import Module
 from pelton.program.op import Op
@@ -46,40 +38,17 @@ class CpuPace:
         """Nothing."""
 
 
-class ClockedExecutable:
+class ClockedExecutable(PassedOn):
     """Another one, whose steps are timed by a clock of ours."""
 
     def __init__(self, inner: Executable, clock: Clock) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._clock = clock
-
-    @property
-    def block_bytes(self) -> tuple[int, ...]:
-        return self._inner.block_bytes
-
-    @property
-    def memory(self) -> WorkingMemory:
-        return self._inner.memory
-
-    def allocate(self, blocks: tuple[int, ...]) -> None:
-        self._inner.allocate(blocks)
-
-    def labels(self) -> tuple[str, ...]:
-        return self._inner.labels()
 
     def run(self, inputs: StepInputs) -> StepOutputs:
         began = self._clock.now()
-        outputs = self._inner.run(inputs)
+        outputs = self.inner.run(inputs)
         return replace(outputs, seconds=self._clock.now() - began)
-
-    def blocks(self) -> BlockOps:
-        return self._inner.blocks()
-
-    def counters(self) -> dict[str, int]:
-        return self._inner.counters()
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class ClockedBackend:

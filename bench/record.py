@@ -46,7 +46,7 @@ def commit() -> str:
     """The commit measured, with +changes if files differ from it; "unknown" without git."""
     try:
         found = _git("rev-parse", "--short", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", "src", "bench")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", "src", "bench", ":!bench/results")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return found + ("+changes" if changed else "")

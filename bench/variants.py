@@ -1,20 +1,23 @@
 """The server in turns with itself under other settings: what a technique gains or costs on a served workload.
 
-python -m bench.variants [MODEL] [--only prefix,chunking] [--pairs N]
+python -m bench.variants [MODEL] [--only prefix,chunking,planning,tier] [--pairs N]
 
 prefix: 32 requests behind one prefix of 1,500 tokens, with and without prefix caching. chunking: p99 between tokens of
-four answers while a prompt of 7,000 tokens arrives, in steps as they are planned and with the prompt in one step.
-planning: 32 requests, 8 at a time, each step planned while the one before runs (`ours`), and when it is over.
+four answers while a prompt of 7,000 tokens arrives, in steps as they are planned and with the prompt in one step. tier:
+time to the first token of a prompt of 4,096 tokens that is in files, in memory, or nowhere (bench/tier.py). planning:
+32 requests, 8 at a time, each step planned while the one before runs (`ours`), and when it is over.
 """
 
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from bench import record
 from bench.peers.ask import NAME as ASKED
 from bench.peers.ask import Figures, Prompts, served
 from bench.peers.plan import SCENARIOS, Scenario
 from bench.scenarios import NAME, server
+from bench.tier import TOKENS, lines, tier
 
 from pelton.checkpoint.checkpoint import open_checkpoint
 from pelton.checkpoint.fetch.pull import pull
@@ -22,6 +25,7 @@ from pelton.tokenize.tokenizer import build_tokenizer
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 SECONDS = 300.0
+TIER = "tier"
 assert NAME == ASKED
 
 
@@ -43,26 +47,44 @@ VARIANTS = {
 
 def main() -> None:
     flags = record.parser(__doc__)
-    flags.add_argument("--only", help="some of: " + ", ".join(VARIANTS))
+    flags.add_argument("--only", help=f"some of: {', '.join((*VARIANTS, TIER))}")
     flags.add_argument("--pairs", type=int, default=5)
+    flags.add_argument(
+        "--folder", type=Path, help="on the disk that tier measures (default: the system's temporary one)"
+    )
     given = flags.parse_args()
+    names = given.only.split(",") if given.only else [*VARIANTS, TIER]
+    unknown = [name for name in names if name not in (*VARIANTS, TIER)]
+    if unknown:
+        flags.error(f"argument --only: {unknown[0]!r} is none of {', '.join((*VARIANTS, TIER))}")
     path = pull(given.model)
     checkpoint = open_checkpoint(path)
     prompts = Prompts(build_tokenizer(checkpoint).encode_prompt)
     checkpoint.close()
-    for name in given.only.split(",") if given.only else VARIANTS:
-        variant, before = VARIANTS[name], record.machine()
-        pairs = turns(str(path), variant, prompts, given.pairs)
-        figure = variant.scenario.figure
-        ratios = [variant.scenario.better(ours[figure], without[figure]) for ours, without in pairs]
-        figures: dict[str, object] = {"ratio": record.summary(ratios)}
-        for side, which in (("ours", 0), ("without", 1)):
-            names = pairs[0][which]
-            figures[side] = {key: record.summary([pair[which][key] for pair in pairs]) for key in names}
-        print(f"{name}: {figure} {json.dumps(figures)}")
+    for name in names:
+        before = record.machine()
+        settings: dict[str, object] = {"model": given.model, "variant": name}
+        if name == TIER:
+            figures = tier(str(path), prompts, given.pairs, given.folder)
+            print(*lines(figures), sep="\n")
+            settings["tokens"] = TOKENS
+        else:
+            figures = compared(str(path), VARIANTS[name], prompts, given.pairs)
+            settings["without"] = VARIANTS[name].without
+        print(f"{name}: {json.dumps(figures)}", flush=True)
         if not given.dry:
-            settings: dict[str, object] = {"model": given.model, "variant": name, "without": variant.without}
             record.keep("variants", settings, figures, before)
+
+
+def compared(path: str, variant: Variant, prompts: Prompts, pairs: int) -> dict[str, object]:
+    """The ratio of the scenario's figure, and all figures of both sides."""
+    told = turns(path, variant, prompts, pairs)
+    figure = variant.scenario.figure
+    ratios = [variant.scenario.better(ours[figure], without[figure]) for ours, without in told]
+    figures: dict[str, object] = {"figure": figure, "ratio": record.summary(ratios)}
+    for side, which in (("ours", 0), ("without", 1)):
+        figures[side] = {key: record.summary([pair[which][key] for pair in told]) for key in told[0][which]}
+    return figures
 
 
 def turns(path: str, variant: Variant, prompts: Prompts, pairs: int) -> list[tuple[Figures, Figures]]:

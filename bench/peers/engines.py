@@ -31,6 +31,7 @@ PROMPT = "The capital of France is"
 CONTEXT = 8192
 VLLM_CACHE_GIB = 4
 LLAMA_MANY_CONTEXT = 73728  # of 32 slots together
+LLAMA_WHOLE_SLOTS = 5  # so many have a whole context each
 TCMALLOC = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4")
 LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 
@@ -299,7 +300,7 @@ class Shop:
 
     def _llama(self, setup: Setup, file: Path, port: int) -> Command:
         many = setup.slots > 8
-        context = LLAMA_MANY_CONTEXT if many else CONTEXT * (2 if setup.slots > 1 else 1)
+        context = LLAMA_MANY_CONTEXT if many else CONTEXT * (setup.slots if setup.slots <= LLAMA_WHOLE_SLOTS else 2)
         words = (str(self.place.environment(LLAMA) / "bin" / "llama-server"), "-m", str(file), "-a", NAME)
         settings = ("-t", _cores(), "-tb", _cores(), "-np", str(setup.slots), "-c", str(context))
         more = ("--no-kv-unified",) if many else ()

@@ -6,11 +6,13 @@ and `<!-- end -->`. Invariant: a figure is printed with its extremes, and what d
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import record
+from bench.peers import gains
+from bench.peers.gains import markdown, shown
 from bench.peers.plan import AS_IS, INT8_ROWS, LEAST_PAIRS, OURS, SCENARIOS, Scenario
 
 Line = Mapping[str, Any]
@@ -44,11 +46,7 @@ def _ours(line: Line) -> tuple[str, str, str]:
 
 def table(lines: Sequence[Line]) -> str:
     """All contests as one markdown table."""
-    return _markdown([HEAD, tuple("---" for _ in HEAD), *(_row(line, lines) for line in lines)])
-
-
-def _markdown(rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return markdown([HEAD, *(_row(line, lines) for line in lines)])
 
 
 def _row(line: Line, lines: Sequence[Line]) -> tuple[str, ...]:
@@ -60,17 +58,8 @@ def _row(line: Line, lines: Sequence[Line]) -> tuple[str, ...]:
     if "skipped" in figures:
         return (*front, "", "", "", "", f"skipped: {figures['skipped']}")
     name = settings["figure"]
-    ours, theirs = (_shown(figures[side].get(name)) for side in ("ours", "theirs"))
-    return (*front, ours, theirs, _shown(figures["ratio"], 2), _aim(settings), _verdict(line, lines, scenario))
-
-
-def _shown(spread: Mapping[str, float] | None, digits: int | None = None) -> str:
-    """Median [min-max]."""
-    if spread is None:
-        return ""
-    if digits is None:
-        digits = 0 if spread["median"] >= 1000 else 1 if spread["median"] >= 10 else 2
-    return f"{spread['median']:,.{digits}f} [{spread['min']:,.{digits}f}-{spread['max']:,.{digits}f}]"
+    ours, theirs = (shown(figures[side].get(name)) for side in ("ours", "theirs"))
+    return (*front, ours, theirs, shown(figures["ratio"], 2), _aim(settings), _verdict(line, lines, scenario))
 
 
 def _aim(settings: Mapping[str, Any]) -> str:
@@ -104,7 +93,7 @@ def _verdict(line: Line, lines: Sequence[Line], scenario: Scenario | None) -> st
         said.append("starts {ours}, {theirs}".format(**figures["starts"]))
     beside = [name for name in figures["ours"] if name != settings["figure"]]
     for name in beside:
-        pair = f"{_shown(figures['ours'][name])}, {_shown(figures['theirs'].get(name)) or 'unknown'}"
+        pair = f"{shown(figures['ours'][name])}, {shown(figures['theirs'].get(name)) or 'unknown'}"
         said.append(f"{name} {pair}")
     return "; ".join(said)
 
@@ -132,7 +121,7 @@ def exactness(lines: Sequence[Line]) -> str:
     if not lines:
         return ""
     head = ("rows of a step (workload)", "exact, ms", "fastest variant, ms", "cost", "95 % interval", "blocks")
-    rows: list[tuple[str, ...]] = [head, tuple("---" for _ in head)]
+    rows: list[tuple[str, ...]] = [head]
     for count, row in lines[-1]["figures"].items():
         low, high = row["interval_95"]
         name = row["fastest_variant"]
@@ -146,7 +135,7 @@ def exactness(lines: Sequence[Line]) -> str:
                 str(row["blocks"]),
             )
         )
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def step(lines: Sequence[Line]) -> str:
@@ -155,11 +144,10 @@ def step(lines: Sequence[Line]) -> str:
     groups = list(dict.fromkeys(name for figures in last.values() for row in figures.values() for name in row))
     groups = ["step", *(name for name in groups if name != "step")]
     rows: list[tuple[str, ...]] = [("weights", "workload", *(f"{name}, ms" for name in groups))]
-    rows.append(tuple("---" for _ in rows[0]))
     for formats, figures in last.items():
         for workload, row in figures.items():
             rows.append((formats, workload, *(_beside_limit(row[name]) if name in row else "" for name in groups)))
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def _beside_limit(part: Mapping[str, float]) -> str:
@@ -186,12 +174,23 @@ def into(text: str, name: str, filling: str) -> str:
     return f"{front}{start}\n{filling}\n{end}{back}"
 
 
+TABLES: Mapping[str, Callable[[Sequence[Line]], str]] = {
+    "peers": lambda lines: table(latest(lines)),
+    "step": step,
+    "exactness": exactness,
+    "variants": gains.variants,
+    "baselines": gains.baselines,
+    "sweep": gains.sweep,
+    "scheduler": gains.scheduler,
+}
+
+
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--results", type=Path, default=record.RESULTS, help="folder of the JSON lines")
     flags.add_argument("--into", type=Path, help="a file with marks, such as docs/numbers.md")
     given = flags.parse_args()
-    for name, filled in (("peers", lambda lines: table(latest(lines))), ("step", step), ("exactness", exactness)):
+    for name, filled in TABLES.items():
         lines = read(given.results / f"{name}.jsonl")
         if not lines:
             continue

@@ -14,6 +14,7 @@ from pelton.backends.cpu.probe.figures import FLOAT, INT8, PARTS, PIECES, Machin
 from pelton.backends.cpu.probe.identity import cpu_model, identify
 from pelton.backends.cpu.probe.measure import Effort
 from pelton.backends.cpu.probe.sound import sound
+from pelton.core.cache import kept_file
 from pelton.core.clock import FakeClock, SystemClock
 from pelton.core.errors import BackendError, CapacityError, SettingError
 
@@ -312,7 +313,7 @@ def test_a_write_that_fails_leaves_the_old_file(own_cache: Path, monkeypatch: py
     def full(source: str, target: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cached.os, "replace", full)
+    monkeypatch.setattr(kept_file.os, "replace", full)
     assert cached.save(new) is None
     assert cached.load(old.identity) == old and len(list(own_cache.glob("probe/*"))) == 1
 

@@ -44,6 +44,7 @@ from pelton.core.errors import SettingError
         ("--enable-auto-tool-choice", "tool calls come with a later version"),
         ("--api-server-count 4", "one process answers HTTP"),
         ("--gpu-memory-utilization 0.9", "What is there for it: --kv-cache-memory-bytes."),
+        ("--swap-space 4", "it is a number of bytes here, and not of GiB"),
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "complete", "chat", "verify", "bench throughput", "bench latency"])

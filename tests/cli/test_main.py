@@ -100,6 +100,11 @@ def test_an_unknown_flag_names_the_nearest(command: str, wrong: str, right: str)
             "complete hi --kv-cache-memory-bytes 64M --num-blocks 10",
             "--kv-cache-memory-bytes 64M and --num-blocks 10 both say how large the KV cache is. Give one of them.",
         ),
+        (
+            "complete hi --kv-disk-bytes 1G --no-enable-prefix-caching",
+            "--kv-disk-bytes 1G and --no-enable-prefix-caching cannot work together: what goes to the disk are "
+            "prefixes, and none are kept. Leave one of them out.",
+        ),
         ("bench latency -c 9", "There is no flag -c here. What is there for it: --max-model-len."),
         ("verify --ctx-size 9", "There is no flag --ctx-size here. What is there for it: --max-model-len."),
         ("complete hi --xyzzy", "There is no flag --xyzzy. pelton complete --help lists what there is."),

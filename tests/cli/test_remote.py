@@ -1,6 +1,7 @@
 """chat and complete with --url: a server answers, ours or another with OpenAI's routes."""
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -75,6 +76,14 @@ def test_kv(server: ServerProcess) -> None:
     assert shown.exit_code == 0, shown.stderr
     assert "all tokens" in shown.stdout and "1 namespaces" in shown.stdout and " cached" in shown.stdout
     assert "\nhost slots: 0 of " in shown.stdout and "\nfiles: " not in shown.stdout
+    assert "\nsession" not in shown.stdout and "\nrequest" not in shown.stdout
+    body, key = {"prompt": long, "max_tokens": 2, "temperature": 0}, {"Authorization": "Bearer sesame"}
+    assert server.ask("/v1/completions", {**body, "session_id": "mine"}, **key)[0] == 200
+    assert server.ask("/v1/completions", {**body, "id_slot": 3}, **key)[0] == 200
+    shown = invoke("kv", server.url, "--api-key", "sesame")
+    assert re.search(r"\nsession +tokens +blocks\nslot-3 +\d+ +\d+\n[0-9a-f]{12} +\d+ +\d+\n", shown.stdout)
+    few = invoke("kv", server.url, "--api-key", "sesame", "--requests", "1").stdout
+    assert "\nslot-3 " in few and "\n1 more sessions\n" in few
     told = json.loads(invoke("kv", server.url, "--api-key", "sesame", "--json", "--runs", "1").stdout)
     assert len(told["tree"][0]["children"]) == 1 and told["groups"][0]["cached"] > 0
     refused = invoke("kv", server.url, "--api-key", "sesame", "--tokens")
@@ -239,3 +248,53 @@ def test_flags_of_a_model_here(flag: str) -> None:
     result = invoke("complete", "--url", "http://127.0.0.1:9", flag, "1", "hi")
     assert result.exit_code == 2
     assert f"{flag} is about a model in this process, and --url asks another one." in result.stderr
+
+
+@pytest.mark.parametrize("url", ["notaurl", "127.0.0.1:8000", "ftp://x"])
+def test_kv_of_no_url(url: str) -> None:
+    result = invoke("kv", url)
+    assert result.exit_code == 1
+    assert result.stderr == f"error: URL {url} is no address. Write it like http://127.0.0.1:8000.\n"
+
+
+class Page(BaseHTTPRequestHandler):
+    """A server for people."""
+
+    status = 200
+
+    def do_GET(self) -> None:
+        body = b"<!DOCTYPE html><html><body><h1>Welcome</h1></body></html>"
+        self.send_response(self.status)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("status", "kv", "complete"),
+    [
+        (200, "The server answered with text/html in place of JSON.", None),
+        (404, "{url} has nothing at /kv/tree (status 404).", "The server refused (status 404) with a page for people."),
+        (503, None, "The server refused (status 503) with a page for people."),
+    ],
+)
+def test_a_server_for_people(
+    monkeypatch: pytest.MonkeyPatch, status: int, kv: str | None, complete: str | None
+) -> None:
+    monkeypatch.setattr(Page, "status", status)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as listening:
+        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
+        thread.start()
+        url = f"http://127.0.0.1:{listening.server_port}"
+        live, asked = invoke("kv", url), invoke("complete", "--url", url, "hi")
+        listening.shutdown()
+        thread.join()
+    started = "Is it one that `pelton serve` started? Name it like http://127.0.0.1:8000."
+    assert live.exit_code == asked.exit_code == 1 and "Welcome" not in live.stderr + asked.stderr
+    assert live.stderr == f"error: {(kv or complete or '').format(url=url)} {started}\n"
+    assert asked.stderr == f"error: {complete or kv} Is it one with OpenAI's routes?\n"

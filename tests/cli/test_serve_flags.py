@@ -140,6 +140,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "watchdog_timeout": ("9.5", 9.5),
 }
 VALUES |= {"swap_space_bytes": ("1G", 2**30), "preemption_mode": ("swap", "swap"), "kv_disk_folder": ("/kv", "/kv")}
+VALUES["slot_save_path"] = ("/", "/")
 SWITCHES = [name for name, setting in SETTINGS.items() if setting.kind is Kind.SWITCH]
 TOGETHER = {"fairness_weights", "chat_template", "ssl_keyfile", "ssl_certfile", "model"}  # tested below
 
@@ -353,6 +354,15 @@ def test_flags_of_other_engines_that_are_not_here(flag: str) -> None:
             ["--kv-cache-memory-bytes", "64M", "--num-gpu-blocks-override", "10"],
             "--kv-cache-memory-bytes 64M and --num-gpu-blocks-override 10 both say how large the KV cache is.",
         ),
+        (
+            ["--kv-disk-bytes", "2G", "--disable-radix-cache"],
+            "--kv-disk-bytes 2G and --disable-radix-cache cannot work together: what goes to the disk are prefixes",
+        ),
+        (
+            ["--preemption-mode", "swap", "--swap-space-bytes", "0"],
+            "--preemption-mode swap and --swap-space-bytes 0 cannot work together: there is no memory to swap to.",
+        ),
+        (["--swap-space", "4"], "bytes here, and not of GiB. What is there for it: --swap-space-bytes."),
         (["--root-path", "x"], "--root-path x cannot work. It must be empty, or a path"),
         (["--shutdown-timeout", "nan"], "--shutdown-timeout nan cannot work. It must be a number."),
         (["--override-generation-config", "[1]"], "--override-generation-config [1] is no table. Write for example"),

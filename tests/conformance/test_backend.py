@@ -219,6 +219,26 @@ def test_blocks_travel_in_canonical_form(backend: str, exact: bool) -> None:
 
 
 @pytest.mark.parametrize("backend", entries("backend"))
+@pytest.mark.parametrize("exact", [True, False])
+def test_blocks_travel_as_their_bytes(backend: str, exact: bool) -> None:
+    """What one executable tells of its blocks another of the same settings takes."""
+    module = tiny()
+    source, target = Driver(backend, module, exact=exact), Driver(backend, module, exact=exact, seed=1)
+    source.logits({"a": TOKENS[:64]})
+    target.logits({"a": prompt(64, vocab=40)})
+    for mine, theirs in zip(source.table("a"), target.table("a"), strict=True):
+        data = source.executable.blocks().content(0, mine).tobytes()
+        assert len(data) == source.executable.block_bytes[0]
+        target.executable.blocks().write(0, theirs, data)
+        assert target.executable.blocks().content(0, theirs).tobytes() == data
+    rest = TOKENS[64:]
+    np.testing.assert_array_equal(target.logits({"a": rest})["a"], source.logits({"a": rest})["a"])
+    for wrong in (b"", data[:-1], data + b"\0"):
+        with pytest.raises(ValueError):
+            target.executable.blocks().write(0, theirs, wrong)
+
+
+@pytest.mark.parametrize("backend", entries("backend"))
 def test_exports_of_backends_agree(backend: str) -> None:
     """The canonical form is the same numbers on every backend: those that the reference caches."""
     module = tiny()

@@ -80,7 +80,14 @@ def test_a_chat_has_one_turn_or_two(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "what"),
-    [("{", "--dataset-path .*line 2"), ("[1]", "no JSON object"), ('{"text": "a"}', "request 2 has no prompt")],
+    [
+        ("{", "--dataset-path .*line 2"),
+        ("[1]", "no JSON object"),
+        ('{"text": "a"}', "request 2 has no prompt"),
+        ('{"prompt": "a", "prompt_token_ids": [1]}', "request 2 has prompt and prompt_token_ids.* Give it one of"),
+        ('{"prompt": "a", "messages": []}', "request 2 has prompt and messages"),
+        ('{"prompt_token_ids": "a"}', "request 2 has a prompt_token_ids that is none"),
+    ],
 )
 def test_a_bad_line_is_named(line: str, what: str, tmp_path: Path) -> None:
     file = tmp_path / "bad.jsonl"

@@ -111,3 +111,34 @@ def test_the_cost_of_context_is_the_models_unless_set() -> None:
     assert resolve("m", {"context_cost": None}).schedule.context_cost is None
     assert resolve("m", {"context_cost": 0}).schedule.context_cost == 0.0
     assert resolve("m", {"context_cost": np.float32(0.5)}).schedule.context_cost == 0.5
+
+
+TOGETHER = [
+    ({"kv_disk_bytes": 1 << 30, "enable_prefix_caching": False}, "kv_disk_bytes=1073741824", "none are kept"),
+    (
+        {"prefix_cache_tokens": 64, "enable_prefix_caching": False},
+        "enable_prefix_caching=False",
+        "no prefixes are kept",
+    ),
+    ({"preemption_mode": "swap", "swap_space_bytes": 0}, "swap_space_bytes=0", "no memory to swap to"),
+    ({"preemption_mode": "recompute", "swap_space_bytes": 5}, "preemption_mode='recompute'", "nothing is ever swapped"),
+]
+
+
+@pytest.mark.parametrize(("settings", "named", "why"), TOGETHER)
+def test_what_would_have_no_effect_beside_another_is_refused(settings: dict[str, object], named: str, why: str) -> None:
+    with pytest.raises(SettingError) as refusal:
+        resolve("m", settings)
+    assert named in refusal.value.cause and why in refusal.value.cause
+    assert all(f"{name}=" in refusal.value.cause for name in settings)
+    for name, value in settings.items():
+        resolve("m", {name: value})
+
+
+@pytest.mark.parametrize("space", [None, 0, 1 << 30])
+@pytest.mark.parametrize("mode", ["auto", "recompute", "swap"])
+def test_the_rest_may_stand_together(space: int | None, mode: str) -> None:
+    if (mode, space) in (("swap", 0), ("recompute", 1 << 30)):
+        return
+    cache = resolve("m", {"preemption_mode": mode, "swap_space_bytes": space, "kv_disk_folder": "/kv"}).cache
+    assert (cache.preemption_mode, cache.swap_space_bytes, cache.kv_disk_bytes) == (mode, space, 0)

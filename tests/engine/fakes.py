@@ -31,7 +31,7 @@ from pelton.kv.pool import BlockPool
 from pelton.runner.rows import RowStates
 from pelton.runner.runner import Runner
 from pelton.schedule import ORDERS
-from pelton.schedule.ahead import Ahead
+from pelton.schedule.ahead.ahead import Ahead
 from pelton.schedule.scheduler import Scheduler
 from pelton.tokenize.tokenizer import Tokenizer
 

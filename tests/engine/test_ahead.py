@@ -25,7 +25,7 @@ from pelton.core.config import ScheduleSection
 from pelton.core.events import RequestFinished, RequestScheduled, TokensGenerated
 from pelton.core.plan import StepPlan
 from pelton.engine.engine import Engine
-from pelton.schedule.ahead import Ahead
+from pelton.schedule.ahead.ahead import Ahead
 
 SEEN: Counter[str] = Counter()
 LONG = 30.0

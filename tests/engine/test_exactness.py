@@ -255,7 +255,7 @@ def test_a_hit_is_as_good_as_a_miss(tiny_model: Path, budget: int) -> None:
         assert facts(together) == wanted and sum(output.num_cached_tokens for output in together) > 0
         again = [output for prompt in given for output in llm.generate(prompt, params, use_tqdm=False)]
         assert facts(again) == wanted
-        assert [output.num_cached_tokens for output in again] == [(len(prompt) - 1) // 32 * 32 for prompt in prompts]
+        assert [output.num_cached_tokens for output in again] == [len(prompt) - 1 for prompt in prompts]
         llm.reset_prefix_cache()
         assert llm.generate(given[0], params, use_tqdm=False)[0].num_cached_tokens == 0
         (salted,) = llm.generate(given[0], params, use_tqdm=False, cache_salt="other")

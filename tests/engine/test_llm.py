@@ -7,6 +7,7 @@ import pytest
 from tests.engine.conftest import FakeLLM
 from tests.engine.fakes import EOS, POISON, VOCAB, expected
 
+from pelton.core.clock import FakeClock
 from pelton.core.errors import RequestError
 from pelton.core.params import SamplingParams
 from pelton.core.request import Logprob, RequestOutput
@@ -52,7 +53,7 @@ def test_each_prompt_may_have_its_own_params(fake_llm: Make) -> None:
 
 def test_a_priority_that_would_have_no_effect_is_refused(fake_llm: Make) -> None:
     llm = fake_llm().llm
-    with pytest.raises(RequestError, match=r"priority=1 .* --scheduling-policy priority") as caught:
+    with pytest.raises(RequestError, match=r"priority=1 .* scheduling_policy=priority\.") as caught:
         llm.generate("hello", priority=1, use_tqdm=False)
     assert caught.value.param == "priority"
     assert len(llm.generate("hello", priority=0, use_tqdm=False)) == 1
@@ -449,3 +450,49 @@ def test_progress_is_shown_per_prompt(fake_llm: Make, capsys: pytest.CaptureFixt
     assert "2/2" in capsys.readouterr().err
     llm.generate(["hi", "ho"], PARAMS, use_tqdm=False)
     assert capsys.readouterr().err == ""
+
+
+def test_sessions_are_held_for_the_next_turn(fake_llm: Make) -> None:
+    fake = fake_llm(max_len=100)
+    prompt = "a conversation with several blocks"
+    outputs = fake.llm.generate([prompt, prompt[::-1]], PARAMS, use_tqdm=False, session_id=["one", "other"])
+    assert {output.outputs[0].finish_reason for output in outputs} == {"length"}
+    assert fake.held > 0 and fake.llm.get_metrics()["sessions"] == 2
+    assert fake.llm.end_session("one") and not fake.llm.end_session("one") and fake.llm.end_session("other")
+    assert fake.held == 0
+    list(fake.llm.stream(prompt, PARAMS, session_id="one", cache_salt="salt"))
+    assert not fake.llm.end_session("one") and fake.llm.end_session("one", cache_salt="salt")
+    fake.llm.chat([{"role": "user", "content": prompt}], PARAMS, use_tqdm=False, session_id="chat")
+    assert fake.llm.end_session("chat")
+    with pytest.raises(RequestError, match="1 prompts, but 2 session_id"):
+        fake.llm.generate(prompt, PARAMS, use_tqdm=False, session_id=["one", "other"])
+
+
+def test_a_session_without_effect_is_refused(monkeypatch: pytest.MonkeyPatch, fake_llm: Make) -> None:
+    llm = fake_llm(prefixes=False).llm
+    maker = llm._parts.requests
+    monkeypatch.setattr(maker, "_no_sessions", "enable_prefix_caching is off")
+    with pytest.raises(
+        RequestError, match=r"session_id='s' would have no effect: enable_prefix_caching is off"
+    ) as caught:
+        llm.generate("hello", PARAMS, use_tqdm=False, session_id="s")
+    assert caught.value.param == "session_id"
+
+
+def test_a_user_and_a_time_that_is_up(fake_llm: Make) -> None:
+    fake = fake_llm(max_len=100)
+    clock = fake.session.engine.clock
+    assert isinstance(clock, FakeClock)
+    stream = fake.llm.stream("hello", SamplingParams(seed=1, max_tokens=50), timeout=1.5, user="me")
+    next(stream)
+    (request,) = (one.request for one in fake.session.engine._open.values())
+    assert (request.owner, request.deadline) == ("me", 1.5)
+    clock.advance(2.0)
+    last = list(stream)[-1].output
+    assert last is not None and last.error_code == "request_timeout" and "1.5 s" in (last.error or "")
+    for bad in (0, -1, float("nan"), float("inf"), 2e6, "soon", True):
+        with pytest.raises(RequestError, match="timeout=") as caught:
+            fake.llm.generate("hello", PARAMS, use_tqdm=False, timeout=bad)  # type: ignore[arg-type]
+        assert caught.value.param == "timeout"
+    with pytest.raises(RequestError, match="user is of type int"):
+        fake.llm.generate("hello", PARAMS, use_tqdm=False, user=5)  # type: ignore[arg-type]

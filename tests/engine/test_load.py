@@ -140,7 +140,8 @@ def test_many_are_with_figures_and_seldom() -> None:
     assert [second for second, _ in said] == [FEW - 1, FEW - 1 + EVERY_SECONDS]
     assert said[0][1] == (
         f"{FEW} preemptions in {FEW - 1} s, for {FEW} starts of requests: the KV cache has 40 blocks, and requests "
-        "that run together need more. What they lost is computed again. Raise kv_cache_memory_bytes, or set "
+        "that run together need more. What they lost is computed again or copied twice. Raise "
+        "kv_cache_memory_bytes, or set "
         "max_num_seqs=3: so many fit at present."
     )
     assert f" in {WINDOW_SECONDS:.0f} s" in said[1][1]
@@ -196,6 +197,12 @@ def test_one_request_at_a_time_holds_up_nobody(tiny_module: Module) -> None:
         assert budget.tokens == 256 and not budget.open and "holds up nobody" in budget.why
 
 
+def test_rates_of_a_busy_machine_are_none(tiny_module: Module) -> None:
+    assert choose_budget(tiny_module, section(100), replace(FAST, busy=True)) == choose_budget(
+        tiny_module, section(100), None
+    )
+
+
 def test_without_rates_two_steps_are_timed(tiny_module: Module) -> None:
     unknown = choose_budget(tiny_module, section(100), None)
     assert unknown.open and unknown.tokens == MOST_TIMED
@@ -217,6 +224,8 @@ def test_a_start_says_why_its_steps_are_as_they_are(
     for settings, said in (
         ({}, "timed at the start" if kept is None else "probed then"),
         ({"max_num_batched_tokens": 48}, "as set"),
+        ({"itl_target_ms": 0}, "no target for gaps between tokens (itl_target_ms 0)"),
+        ({"itl_target_ms": 0, "max_num_batched_tokens": 48}, "no target for gaps"),
     ):
         with LLM(str(tiny_model), max_num_seqs=3, **settings) as llm:
             report = llm.report

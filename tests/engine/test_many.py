@@ -66,7 +66,7 @@ def test_the_prompt_is_computed_once_and_shared(fake_llm: Make) -> None:
     assert output.num_cached_tokens == 0, "nothing was there before the request came"
     assert fake.llm.get_metrics()["copied_blocks_total"] == 4, "the block they write into is copied for each"
     (output,) = fake.llm.generate({"prompt_token_ids": PROMPT}, params, use_tqdm=False)
-    assert output.num_cached_tokens == 24
+    assert output.num_cached_tokens == len(PROMPT) - 1
 
 
 def test_pieces_of_all_answers_join_to_them(fake_llm: Make) -> None:

@@ -23,17 +23,17 @@ SIZE = 2
 
 
 class Letters:
-    """Keys of a text of whole blocks."""
+    """Keys of a text of whole blocks, each letter a token."""
 
     def __init__(self, text: str, namespace: str = "") -> None:
         self.text = text
         self.namespace = namespace.encode()
 
     def key(self, block: int) -> bytes:
-        return self.text[block * SIZE : (block + 1) * SIZE].encode()
+        return self.text[block * SIZE : (block + 1) * SIZE].encode("utf-32-le")
 
     def part(self, block: int) -> bytes:
-        return self.text[block * SIZE : (block + 1) * SIZE][:-1].encode()
+        return self.text[block * SIZE : (block + 1) * SIZE][:-1].encode("utf-32-le")
 
 
 def store(blocks: int, most: int | None = None) -> tuple[Blocks, PrefixTree]:

@@ -163,6 +163,7 @@ def test_a_worker_reads_what_was_told_to_be_written_before(tmp_path: Path) -> No
     while len(done) < 2:
         done += worker.done(5)
     assert [(one.job, one.good) for one in done] == [(written, (True,)), (read, (True, False))]
+    assert all(one.seconds > 0 for one in done)
     assert slots[0, 1] == CONTENT and not worker.done()
     worker.close()
     worker.close()

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from tests.measure.verify_parts import tiny_talker
 
+from pelton.cli.commands.bench import baselines as command
 from pelton.cli.commands.bench import bench
 from pelton.core.clock import SystemClock
 from pelton.engine.llm import LLM
@@ -127,3 +129,15 @@ def test_only_one_of_them(model: Path) -> None:
 def test_prefix_caching_is_refused(model: Path) -> None:
     done = run(model, "--enable-prefix-caching")
     assert done.exit_code == 2 and "--enable-prefix-caching would hide" in done.output
+
+
+def test_later_turns_are_left_out_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk = [Sample(3, prompt="a"), Sample(3, prompt="b", follows=0), Sample(3, prompt="c")]
+    monkeypatch.setattr(command, "samples_of", lambda *given: talk)
+    made = command._samples({"num_prompts": 3}, Mock())
+    assert [sample.prompt for sample in made] == ["a", "c"]
+    assert "note: 2 requests of --num-prompts 3: the others are later turns" in capsys.readouterr().err
+    monkeypatch.setattr(command, "samples_of", lambda *given: talk[:1])
+    assert len(command._samples({"num_prompts": 1}, Mock())) == 1 and not capsys.readouterr().err

@@ -85,19 +85,23 @@ def test_the_command_keeps_a_line_for_each_cell(tmp_path: Path) -> None:
     assert cells == [(1, 2), (1, 64), (3, 64)], "no step has fewer tokens than requests"
     assert all(one["completed"] == 3 and isinstance(one["pareto"], bool) for one in rows)
     assert any(one["pareto"] for one in rows) and "front" in done.output and "*" in done.output
+    assert "note: steps of 2 tokens are left out where more requests are under way" in done.output
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (("--chunk-sizes", "64,x"), "write it like 64,128,256"),
-    (("--chunk-sizes", "0"), "write it like 64,128,256"),
-    (("--chunk-sizes", "4", "--concurrency", "8"), "no room for 8 requests"),
+    (("--chunk-sizes", "64,x"), "'x' cannot be in it; it is a list of whole numbers from 1 to 1048576, such as 64,128"),
+    (("--chunk-sizes", "64,"), "'--chunk-sizes': '' cannot be in it"),
+    (("--chunk-sizes", "0"), "'--chunk-sizes': '0' cannot be in it"),
+    (("--chunk-sizes", "1048577"), "'1048577' cannot be in it"),
+    (("--concurrency", "9,99999"), "it is a list of whole numbers from 1 to 65536, such as 1,8,32"),
+    (("--chunk-sizes", "4", "--concurrency", "8"), "--chunk-sizes 4 has no room for --concurrency 8"),
     (("--max-num-seqs", "4"), "Give it as --concurrency"),
     (("--itl-target-ms", "40"), "Give it as --chunk-sizes"),
     (("--input-len", "100000"), "more than the model's"),
 ])  # fmt: skip
 def test_what_cannot_be_swept_is_said(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     done = run(tiny_talker(tmp_path), *SMALL, *words)
-    assert done.exit_code == 2 and said in done.output.replace("\n", " ")
+    assert done.exit_code == 2 and said in " ".join(done.output.split())
 
 
 def test_planning_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

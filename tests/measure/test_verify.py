@@ -3,9 +3,12 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from tests.measure.verify_many import roomy
 from tests.measure.verify_parts import tiny_checkpoint, tiny_rig, unproven
+from tests.oracle.tiny import save
 
 from pelton.core.clock import Clock
 from pelton.core.config import resolve
@@ -21,6 +24,7 @@ pytest.importorskip("pelton.backends.cpu._native")
 CELLS, SOME = 720, 160
 SCHEDULES = 50
 BOX_MINUTES = 15
+MANY = 20_000  # of a tiny model
 Parts = tuple[Rig, Cases]
 
 
@@ -146,3 +150,15 @@ def test_real_models(model: str, request: pytest.FixtureRequest) -> None:
     assert report.passed, "\n".join(report.lines())
     assert report.schedules == SCHEDULES or report.seconds >= 60 * BOX_MINUTES, "it stopped before it was to"
     assert not unproven(report)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60 * BOX_MINUTES + 120)
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_many_schedules_of_tiny_models(family: str, tmp_path: Path) -> None:
+    """As many of MANY as fit the box, one of the models with windows in some layers; all cells come in any case."""
+    with tiny_rig(save(roomy(family), tmp_path)) as (rig, cases):
+        report = verify(rig, cases, Extent(MANY, minutes=BOX_MINUTES))
+    print("\n".join(report.lines()))
+    assert report.passed and not report.not_run, "\n".join(report.lines())
+    assert report.schedules == MANY or report.seconds >= 60 * BOX_MINUTES, "it stopped before it was to"

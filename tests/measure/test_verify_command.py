@@ -140,6 +140,7 @@ def test_a_tokenizer_that_is_not_there_is_named(model: Path) -> None:
         ("--only -1", "'--only': -1 is not"),
         ("--only 3 --schedules 4", "--only 3 runs that schedule alone. Leave --schedules 4 out."),
         ("--only 3 --minutes 0.5", "--only 3 runs that schedule alone. Leave --minutes 0.5 out."),
+        ("--only 3 --resume run.json", "--only 3 runs that schedule alone. Leave --resume run.json out."),
         ("--backend foo", "--backend foo cannot work. It must be one of cpu, reference"),
         ("--kv-codec foo", "--kv-codec foo cannot work. It must be "),
         ("--threads -1", "--threads -1 cannot work"),
@@ -150,3 +151,31 @@ def test_a_tokenizer_that_is_not_there_is_named(model: Path) -> None:
 def test_impossible_values_exit_with_2_and_are_named(model: Path, words: str, told: str) -> None:
     done = verify(model, *words.split())
     assert done.exit_code == 2 and told in " ".join(done.output.split()), done.output
+
+
+def test_a_run_goes_on_from_its_file_and_tells_the_whole(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    words = (*FEW[2:], "--json", "--resume", file, "--schedules")
+    whole = json.loads(verify(model, *FEW[2:], "--json", "--schedules", 5).stdout)
+    first = json.loads(verify(model, *words, 2).stdout)
+    both = json.loads(verify(model, *words, 5).stdout)
+    again = json.loads(verify(model, *words, 5).stdout)
+    assert first["schedules"] == 2 and all(cell in whole["cells"] for cell in first["cells"])
+    for name in ("schedules", "answers", "tokens", "steps", "events", "cells", "not_run", "passed"):
+        assert both[name] == whole[name] == again[name], name
+    assert both["seconds"] > first["seconds"]
+
+
+def test_a_file_of_another_run_is_refused(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    words = (*FEW, "--resume", file)
+    assert verify(model, *words).exit_code == 0
+    for more, told in ((("--seed", 1), "seed was 0, and now it is 1"), (("--dtype", "float32"), "dtype was ")):
+        done = verify(model, *words, *more)
+        assert isinstance(done.exception, SettingError) and told in done.exception.cause
+        assert done.exception.cause.startswith(f"--resume {file} is of another run: ")
+    file.write_text("{}")
+    done = verify(model, *words)
+    assert isinstance(done.exception, SettingError) and "is no file that pelton verify wrote" in done.exception.cause
+    done = verify(model, *FEW, "--resume", tmp_path / "absent" / "run.json")
+    assert isinstance(done.exception, SettingError) and "cannot be written" in done.exception.cause

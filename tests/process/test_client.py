@@ -278,7 +278,7 @@ def test_the_prefix_cache_is_used_and_reset(settings: Settings) -> None:
         prompt = [9 + number % 50 for number in range(100)]
         first = await ask(engine, prompt).output()
         second = await ask(engine, prompt).output()
-        assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 96) and engine.stats.cached_blocks > 0
+        assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 99) and engine.stats.cached_blocks > 0
         assert first.outputs == second.outputs
         assert await engine.reset_prefix_cache() and engine.stats.cached_blocks == 0
         assert (await ask(engine, prompt).output()).num_cached_tokens == 0
@@ -294,8 +294,10 @@ def test_questions_reach_the_engine_and_its_sessions(settings: Settings) -> None
         output = await engine.submit(request).output()
         assert output.prefix_lookup == Lookup("unseen")
         shape = json.loads(await engine.ask(DescribeCache(10)) or b"")
-        assert shape["sessions"]["open"] == 1 and shape["groups"][0]["held"] == 3 == engine.stats.session_blocks
-        assert await engine.ask(EndSession(("", "s"))) == b"1" and await engine.ask(EndSession(("", "s"))) == b""
+        assert shape["sessions"]["open"] == 1 and shape["groups"][0]["held"] == 4 == engine.stats.session_blocks
+        assert (
+            int(await engine.ask(EndSession(("", "s"))) or b"") >= 99 and await engine.ask(EndSession(("", "s"))) == b""
+        )
         assert engine.stats.sessions == engine.stats.held_blocks == 0
 
     with_engine(settings(), test)

@@ -110,3 +110,20 @@ def test_a_signal_ends_waiting(ends: tuple[Line, socket.socket]) -> None:
     finally:
         timer.join()
         signal.signal(signal.SIGUSR1, former)
+
+
+def test_waiting_ends_by_time_or_by_another_thread(ends: tuple[Line, socket.socket]) -> None:
+    line, other = ends
+    assert line.receive(wait=True, seconds=0.01) == []
+    line.wake()
+    assert line.receive(wait=True) == []
+    threading.Timer(0.05, line.wake).start()
+    assert line.receive(wait=True) == []
+    for _ in range(100_000):  # more than anybody reads
+        line.wake()
+    assert line.receive(wait=True) == []
+    other.sendall(encode(Shutdown()))
+    received = line.receive(wait=True, seconds=30)
+    while not received:
+        received = line.receive(wait=True, seconds=30)
+    assert received == [Shutdown()]

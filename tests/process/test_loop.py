@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -14,19 +15,20 @@ from pelton.core.params import SamplingParams
 from pelton.core.request import Request
 from pelton.engine.engine import Engine
 from pelton.engine.process.flight import FlightRecord, shared_memory
-from pelton.engine.process.loop import MOST_BROKEN, Loop
+from pelton.engine.process.loop import MOST_BROKEN, SIGN_SECONDS, Loop
 from pelton.engine.process.messages import (
     Abort,
     Add,
     Ask,
-    CacheReset,
     DescribeCache,
     EndSession,
+    Figures,
     Finishing,
     Inbound,
     Outbound,
     Refused,
     ResetPrefixCache,
+    SaveSession,
     Shutdown,
     Start,
     Step,
@@ -44,13 +46,19 @@ class FakeLine:
     def __init__(self, turns: list[list[Turn]]) -> None:
         self.turns = turns
         self.sent: list[Outbound] = []
-        self.waited = 0
+        self.waited = self.woken = 0
+        self.patience: list[float | None] = []
 
     def fileno(self) -> int:
         return -1
 
-    def receive(self, *, wait: bool) -> list[Inbound]:
+    def wake(self) -> None:
+        self.woken += 1
+
+    def receive(self, *, wait: bool, seconds: float | None = None) -> list[Inbound]:
         self.waited += wait
+        if wait:
+            self.patience.append(seconds)
         if not self.turns:
             if wait:
                 raise EOFError
@@ -215,12 +223,13 @@ def test_told_to_shut_down_it_ends_at_once() -> None:
 
 def test_the_prefix_cache_is_reset() -> None:
     prompt = list(range(64))
-    world = World([add(make_request("1", prompt, 2))], [], [], [ResetPrefixCache(7)])
+    world = World([add(make_request("1", prompt, 2))], [], [], [Ask(7, ResetPrefixCache())])
     world.engine.scheduler.reset_prefix_cache()
     line = world.run()
-    (reset,) = [message for message in line.sent if isinstance(message, CacheReset)]
+    (reset,) = [message for message in line.sent if isinstance(message, Told)]
     assert line.steps()[-1].stats.cached_blocks > 0
-    assert reset.number == 7 and reset.stats.cached_blocks == 0 and reset.stats.steps_total == 2
+    assert (reset.number, reset.body, reset.failure) == (7, b"", None)
+    assert reset.stats.cached_blocks == 0 == reset.stats.step_tokens and reset.stats.steps_total == 2
 
 
 def test_questions_are_answered_between_steps() -> None:
@@ -235,9 +244,59 @@ def test_questions_are_answered_between_steps() -> None:
     running, over = json.loads(bodies[1]), json.loads(bodies[2])
     assert running["groups"][0]["held"] > 0 and running["sessions"]["open"] == 0 and running["waste"] == 0
     assert over["sessions"]["open"] == 1 and over["sessions"]["blocks"] == over["groups"][0]["held"] > 0
-    assert (bodies[3], bodies[4]) == (b"1", b"")
+    assert int(bodies[3]) >= 64 and bodies[4] == b""
 
 
 def test_a_second_start_changes_nothing() -> None:
     line = World([Start("{}", 1, 0), add(make_request("1", [1], 3))]).run()
     assert line.ends() == {"1": "length"}
+
+
+def test_a_reset_is_answered_when_files_are_gone_and_the_loop_waits_for_that() -> None:
+    """What takes long is done one after the other; what is asked meanwhile and is quick is answered at once."""
+    world = World()
+    over: Future[None] = Future()
+    world.engine.scheduler.tiers.reset = lambda: over  # type: ignore[method-assign]
+    slow, quick = Ask(1, ResetPrefixCache()), Ask(2, EndSession(("", "s")))
+    world.line.turns = [[slow], [quick], [], [lambda: over.set_result(None)]]
+    line = world.run()
+    told = [message.number for message in line.sent if isinstance(message, Told)]
+    assert told == [2, 1] and line.woken == 1
+    assert line.patience[1:4] == [SIGN_SECONDS] * 3 and line.patience[-1] is None
+    assert sum(isinstance(message, Figures) for message in line.sent) >= 2, "a sign of life each time nothing was asked"
+
+
+def test_told_to_finish_it_ends_what_it_was_asked() -> None:
+    world = World()
+    over: Future[None] = Future()
+    world.engine.scheduler.tiers.reset = lambda: over  # type: ignore[method-assign]
+    world.line.turns = [[Ask(1, ResetPrefixCache())], [world.loop.finish], [], [lambda: over.set_result(None)]]
+    assert world.loop.run() == "it was told to end by a signal"
+    assert [message.number for message in world.line.sent if isinstance(message, Told)] == [1]
+
+
+def test_what_cannot_be_done_is_told_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    failed: Future[None] = Future()
+    failed.set_exception(ZeroDivisionError("a bug"))
+    world.engine.scheduler.tiers.reset = lambda: failed  # type: ignore[method-assign]
+    world.line.turns = [[Ask(1, ResetPrefixCache())], [], [add(make_request("1", [1], 3))]]
+    line = world.run()
+    (told,) = [message for message in line.sent if isinstance(message, Told)]
+    assert told.failure is not None and told.failure.kind == "PeltonError" and "a bug" in told.failure.cause
+    assert line.tokens("1") == expected([1], 1, 3) and "Question 1 could not be answered" in caplog.text
+    with pytest.raises(RuntimeError, match="build_engine"):
+        World([Ask(1, SaveSession(("", "s"), b"/x"))]).loop.run()
+
+
+def test_sessions_end_by_time_where_nobody_asks_for_anything() -> None:
+    clock = FakeClock()
+    world = World()
+    world.loop = Loop(world.engine, world.line, world.flight, clock)  # type: ignore[arg-type]
+    request = replace(make_request("1", list(range(64)), 2), session_id="s")
+    world.line.turns = [[add(request)], [], [], [], [lambda: clock.advance(600.5)]]
+    line = world.run()
+    assert 600 < (line.patience[1] or 0) < 600.1 and line.patience[-1] is None
+    (told,) = [message for message in line.sent if isinstance(message, Figures)]
+    assert told.stats.sessions == told.stats.held_blocks == 0 < told.stats.cached_blocks
+    assert line.steps()[-1].stats.sessions == 1

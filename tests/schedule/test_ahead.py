@@ -217,6 +217,22 @@ def test_a_block_that_was_to_be_scrubbed_is_scrubbed_when_it_is_handed_out(back:
     assert totals(traffic)[1:] == ((1, 1) if back else (2, 0)), "the bad one's row was dropped too"
 
 
+def test_a_block_that_was_overwritten_meanwhile_is_left_alone() -> None:
+    traffic = ahead(rows=3, blocks=6)
+    traffic.add("bad", [1] * (BLOCK - 1), 3, shared=False)
+    for name in "ab":
+        traffic.add(name, [2] * BLOCK, 8, shared=False)
+    traffic.step(faulty=lambda sequence: sequence.name == "bad")
+    while traffic.scheduler._requests["a"].computed < 2 * BLOCK:
+        traffic.step()
+    traffic.abort("a")
+    blocks = traffic.scheduler._blocks
+    taken = blocks.alloc(3, overwritten=True)  # as whoever puts a slot's content there
+    assert taken is not None and traffic.noticed <= {(0, block) for block in taken[0]} and blocks._to_scrub
+    traffic.scheduler.plan()
+    assert not blocks._poisoned and not blocks._to_scrub
+
+
 def test_a_block_that_is_filled_is_found_in_the_very_step_that_fills_it() -> None:
     """Though the plan for who fills it was made before it was known what stands in it."""
     traffic = ahead()

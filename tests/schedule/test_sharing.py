@@ -245,3 +245,15 @@ def test_equal_blocks_computed_apart_are_kept_apart() -> None:
     traffic.run()
     assert traffic.over["a"].drawn == traffic.over["b"].drawn
     assert traffic.scheduler.stats().cached_blocks == 3
+
+
+def test_who_waits_for_what_another_computes_may_be_aborted() -> None:
+    traffic = Traffic(make(budget=8, cap=4))
+    traffic.add("first", [1] * 18, 2)
+    traffic.add("waits", [1] * 17, 2)
+    traffic.step()
+    assert len(traffic.scheduler.sharing._waits) == 1 == traffic.scheduler.num_waiting
+    traffic.abort("waits")
+    traffic.scheduler.check()
+    assert not traffic.scheduler.sharing._waits
+    traffic.run()

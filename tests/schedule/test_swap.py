@@ -9,7 +9,7 @@ from pelton.kv.group import KVGroup
 from pelton.kv.pool import BlockPool
 from pelton.kv.tiers.host import HostSlots
 from pelton.schedule.scheduler import Scheduler
-from pelton.schedule.tiers.swap import Rates
+from pelton.schedule.tiers.swap import DISK_RATE, Rates
 
 
 def traffic(slots: int, mode: str = "swap", **sizes: object) -> Traffic:
@@ -150,6 +150,27 @@ def test_what_a_broken_step_was_to_save_is_not_used() -> None:
     made.run()
 
 
+def test_what_a_step_saves_is_not_there_if_it_broke_before() -> None:
+    """Who lost its blocks for the very step that breaks is computed again, and the others too."""
+
+    def crowd(steps: int) -> Traffic:
+        made = traffic(60, rows=4, blocks=14, budget=16)
+        for number in range(4):
+            made.add(f"r{number}", [number] * 7, 18, seed=number)
+        for _ in range(steps):
+            made.step()
+        return made
+
+    steps = next(steps for steps in range(30) if crowd(steps).seen["preempt"])
+    assert crowd(steps).scheduler.stats().swapped == 1
+    made = crowd(steps - 1)
+    made.break_step(ops=0)
+    assert made.seen["save"] > 0 and made.scheduler.stats().swapped == 1
+    made.step()
+    assert made.scheduler.stats().swapped == 0
+    made.run()
+
+
 def test_a_fault_is_never_saved() -> None:
     made = traffic(9, cache=CacheSection(preemption_mode="swap"))
     made.add("first", [1] * 8 + [2], 1)
@@ -226,3 +247,35 @@ def test_slots_are_counted() -> None:
     with pytest.raises(AssertionError, match="twice"):
         host.check(((0, 1),))
     host.check(())
+
+
+def test_the_rate_of_files_is_learned_from_reads() -> None:
+    rates = Rates([KVGroup(BlockPool(9), None, 9, 1000), KVGroup(BlockPool(9), None, 9, 10)])
+    assert rates.bytes([0, 1, 1]) == 1020 and rates.disk == DISK_RATE
+    rates.read(5000, 0.5)
+    assert rates.disk == pytest.approx(0.7 * DISK_RATE + 0.3 * 1e4)
+    before = rates.disk
+    rates.read(0, 1.0)
+    rates.read(1000, 0.0)
+    assert rates.disk == before, "nothing was read, or nobody measured it"
+    rates.learns = False
+    rates.read(1000, 1.0)
+    assert rates.disk == before
+
+
+@pytest.mark.parametrize(("limit", "waits"), [(0, 0), (499, 0), (500, 1), (999, 1), (1000, 2), (None, 2)])
+def test_no_more_is_swapped_than_swap_space_has_room_for(limit: int | None, waits: int) -> None:
+    """Also where there are more slots, since files need them: here 40, of 100 bytes."""
+    cache = CacheSection(enable_prefix_caching=False, preemption_mode="swap", swap_space_bytes=limit)
+    scheduler = tiered(make(budget=40), 40, cache, block_bytes=100)
+    made = Traffic(scheduler)
+    for name in "ab":
+        made.add(name, range(18), 4)
+    made.step()
+    made.step()
+    for name in "ba":
+        made.preempt(name)
+    stats = made.scheduler.stats()
+    assert (stats.swapped, stats.host_slots_used) == (waits, 5 * waits)
+    made.run()
+    assert made.scheduler.stats().host_slots_used == 0

@@ -16,7 +16,7 @@ from pelton.kv.pool import NULL_BLOCK, BlockPool
 from pelton.kv.tiers.chain import Labelled
 from pelton.kv.tiers.files import BlockFiles
 from pelton.kv.tiers.in_turn import InTurn
-from pelton.schedule.ahead import Ahead
+from pelton.schedule.ahead.ahead import Ahead
 from pelton.schedule.order import Order
 from pelton.schedule.orders.fcfs import FirstComeFirstServed
 from pelton.schedule.scheduler import Scheduler
@@ -180,6 +180,7 @@ class Traffic:
         self._paths: dict[tuple[object, int], int] = {}
         self._memory: dict[Place, list[int]] = {}
         self.host = host or HostMemory()
+        self.outside: list[Place] = []  # blocks that somebody holds whom the scheduler does not know
         self._tables: dict[int, list[list[int]]] = {}
         self._names: dict[int, str] = {}
 
@@ -258,14 +259,16 @@ class Traffic:
         self.scheduler.check()
         return plan
 
-    def break_step(self, rows: int = 1) -> None:
-        """A step of which some rows are computed, but never committed; whether it scrubbed anything is unknown."""
+    def break_step(self, rows: int = 1, ops: int | None = None) -> None:
+        """A step of which some rows are computed, but never committed; whether it scrubbed anything is unknown. `ops`:
+        it broke before that, when so many of its state ops were done.
+        """
         plan = self.scheduler.plan()
         assert plan is not None
         computed, noticed = self.computed, set(self.noticed)
-        self.read(plan)
+        self.read(plan, ops)
         _plan_behind(self.scheduler, plan)
-        self._compute(replace(plan, rows=plan.rows[:rows]), None)
+        self._compute(replace(plan, rows=plan.rows[:rows] if ops is None else ()), None)
         self.noticed, self.computed = noticed, computed
         for sequence in self.open.values():
             sequence.computed = 0
@@ -282,8 +285,8 @@ class Traffic:
         for places in self._memory.values():
             places[:] = [NOTHING] * BLOCK
 
-    def read(self, plan: StepPlan) -> None:
-        """What a runner does with a plan before it computes."""
+    def read(self, plan: StepPlan, ops: int | None = None) -> None:
+        """What a runner does with a plan before it computes. `ops`: how many of the state ops; None: all."""
         limits = self.scheduler.limits
         assert 0 < plan.num_tokens <= limits.max_num_batched_tokens
         assert all(0 < row.count <= (limits.long_prefill_token_threshold or row.count) for row in plan.rows)
@@ -312,7 +315,9 @@ class Traffic:
             assert sequence.computed == 0 and not (sequence.private and others)
             sequence.computed, sequence.leans = admission.cached, admission.cached > 0
             self.seen["hit"] += admission.cached > 0
-            self.seen["part"] += self.scheduler._requests[admission.request_id].origin is not None
+            origin = self.scheduler._requests[admission.request_id].origin
+            self.seen["part"] += origin is not None
+            self.seen["tail"] += origin is not None and origin.tail
         for row, held in plan.new_blocks.items():
             assert len({len(blocks) for blocks in held}) == 1 and len(held) == len(self.windows)
             sequence = self.open[self._names[row]]
@@ -324,9 +329,9 @@ class Traffic:
                 table += blocks
                 fresh += [place for block in blocks[known:] if (place := (group, block)) not in arriving]
         assert not loaded, f"nobody has {loaded}"
-        self._state_ops(plan, fresh)
+        self._state_ops(plan, fresh, len(plan.state_ops) if ops is None else ops)
 
-    def _state_ops(self, plan: StepPlan, fresh: list[Place]) -> None:
+    def _state_ops(self, plan: StepPlan, fresh: list[Place], most: int) -> None:
         assert len(set(fresh)) == len(fresh), "a block is handed out twice"
         scrubbed = {(op.group, op.target) for op in plan.state_ops if op.kind == "scrub"}
         missed = self.noticed.intersection(fresh) - scrubbed
@@ -335,9 +340,12 @@ class Traffic:
         self.noticed -= scrubbed
         places = [("save", "scrub").index(op.kind) if op.kind in ("save", "scrub") else 2 for op in plan.state_ops]
         assert places == sorted(places), "what is given up is saved before its block is used again"
-        for op in plan.state_ops:
+        for number, op in enumerate(plan.state_ops):
+            self.seen[op.kind] += 1
             source, target = (op.group, op.source), (op.group, op.target)
             assert op.kind == "save" or target in fresh
+            if number >= most:
+                continue
             match op.kind:
                 case "copy":
                     self._memory[target] = list(self._memory[source])
@@ -347,7 +355,6 @@ class Traffic:
                     self._memory[target] = array("q", self.host.slot(*source).tobytes()).tolist()
                 case _:
                     self._memory[target] = [NOTHING] * BLOCK
-            self.seen[op.kind] += 1
 
     def _compute(self, plan: StepPlan, faulty: Callable[[Sequence], bool] | None) -> set[int]:
         """All rows in order; returns those whose results are bad."""

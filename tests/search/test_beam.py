@@ -89,6 +89,19 @@ def test_what_others_ask_changes_nothing(llm: LLM) -> None:
     assert together == alone
 
 
+@pytest.mark.parametrize("length", [5, 31, 32, 33, 64, 70])
+@pytest.mark.parametrize("width", [2, 4])
+def test_each_beam_computes_one_token_a_step(llm: LLM, width: int, length: int) -> None:
+    llm.reset_prefix_cache()
+    steps, before = 40, llm.get_metrics()
+    params = BeamSearchParams(width, steps, ignore_eos=True)
+    beam_search(llm, {"prompt_token_ids": list(range(length, 2 * length))}, params)
+    after = llm.get_metrics()
+    assert after["computed_tokens_total"] - before["computed_tokens_total"] == length + width * (steps - 1)
+    copied = after["copied_blocks_total"] - before["copied_blocks_total"]
+    assert width * (steps - 1) * 30 / 32 <= copied <= width * (steps - 1), "one each, but behind a full block"
+
+
 def test_one_beam_is_the_greedy_answer(llm: LLM) -> None:
     for prompt in PROMPTS:
         (found,) = beam_search(llm, {"prompt_token_ids": prompt}, BeamSearchParams(1, 7, ignore_eos=True))

@@ -191,7 +191,7 @@ def test_the_document_describes_each_route() -> None:
     app = make_app()
     served = {route.path.replace("{name:path}", "{id}") for route in app.routes}  # type: ignore[attr-defined]
     assert set(made["paths"]) == served
-    assert set(made["paths"]) == {*GETS, *POSTS, "/v1/models/{id}"}
+    assert set(made["paths"]) == {*GETS, *POSTS, "/v1/models/{id}", "/slots/{id}"}
     fields = made["components"]["schemas"]["SamplingFields"]["properties"]
     assert fields["temperature"]["anyOf"][0] == {"type": "number", "minimum": 0, "maximum": 2}
 

@@ -220,7 +220,7 @@ def test_a_template_of_the_request_needs_trust(make_client: MakeClient) -> None:
 def test_a_priority_that_would_have_no_effect_is_refused(make_client: MakeClient) -> None:
     reply = make_client().post(PATH, json={"messages": HELLO, "priority": 1})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "priority")
-    assert "--scheduling-policy priority" in reply.json()["error"]["message"]
+    assert "scheduling_policy=priority" in reply.json()["error"]["message"]
     for policy, priority in (("fcfs", 0), ("fcfs", None), ("priority", 1)):
         ask(make_client(FakeEngine(policy=policy)), priority=priority)
 

@@ -202,11 +202,11 @@ def test_a_bias_of_a_wrong_type_is_not_out_of_range(client: TestClient, biases: 
 
 
 def test_what_editors_send_besides_is_told_and_not_refused(make_client: MakeClient) -> None:
-    hints = {"id_slot": 0, "n_indent": 4, "samplers": ["top_k", "infill"], "t_max_predict_ms": 500}
+    hints = {"n_indent": 4, "samplers": ["top_k", "infill"], "t_max_predict_ms": 500}
     client = make_client(strict=True)
     reply = client.post(INFILL, json={**GAP, **hints, "cache_prompt": True, "n_predict": 1})
     assert reply.status_code == 200
-    assert reply.headers["x-pelton-ignored"] == "id_slot, n_indent, samplers, t_max_predict_ms"
+    assert reply.headers["x-pelton-ignored"] == "n_indent, samplers, t_max_predict_ms"
     assert client.post(INFILL, json={**GAP, "nonsense": 1}).json()["error"]["param"] == "nonsense"
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
@@ -37,7 +38,9 @@ def run(operation: Any, mode: GenerationMode, check: Callable[[Any], None], exam
 
 CASES = [
     pytest.param(operation, mode, id=f"{operation.label} {mode}")
-    for operation, mode in cases_of(schemathesis.openapi.from_asgi("/openapi.json", make_app()))
+    for operation, mode in cases_of(
+        schemathesis.openapi.from_asgi("/openapi.json", make_app(slot_save_path=gettempdir()))
+    )
 ]
 
 
@@ -65,7 +68,8 @@ def shortened(case: Any) -> None:
 def test_no_body_gets_a_5xx_from_a_real_server(smollm2: Path, tmp_path: Path) -> None:
     """With the model's own answers."""
     statuses: dict[str, set[int]] = {}
-    with ServerProcess(tmp_path, str(smollm2), "--max-model-len", "128", "--disable-access-log") as server:
+    flags = ("--max-model-len", "128", "--disable-access-log", "--slot-save-path", str(tmp_path))
+    with ServerProcess(tmp_path, str(smollm2), *flags) as server:
         for operation, mode in cases_of(schemathesis.openapi.from_url(server.url + "/openapi.json")):
             found, end = statuses.setdefault(operation.label, set()), time.monotonic() + SECONDS_EACH
             run(operation, mode, checking(found, end), 30)

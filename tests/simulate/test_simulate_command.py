@@ -101,11 +101,25 @@ def test_prompts_by_cache_size(prompts: Path, smollm2: Path) -> None:
         (("x.jsonl", "--scale", "0"), "--scale"),
         (("x.jsonl", "--goodput", "ttft"), "--goodput"),
         (("x.jsonl", "--scheduling-policy", "lru"), "--scheduling-policy lru cannot work"),
+        (("x.jsonl", "--read-rate", "fast", "--matrix-rate", "1e9"), "is no number of bytes a second"),
+        (
+            ("x.jsonl", "--read-rate", "1G", "--matrix-rate", "500G"),
+            "is no number of FLOPs a second; write it like 5e11",
+        ),
+        (("--prompts", "x.jsonl", "--speed", "2"), "--speed is about a trace"),
+        (("--prompts", "x.jsonl", "--goodput", "ttft:5"), "--goodput is about a trace"),
+        (("--prompts", "x.jsonl", "--requests", "5"), "--num-prompts is about a trace"),
+        (("--prompts", "x.jsonl", "--seed", "0"), "--seed is about a trace"),
+        (("--prompts", "x.jsonl", "--save-detailed", "y"), "--save-detailed is about a trace"),
+        (
+            ("x.jsonl", "--preemption-mode", "swap", "--swap-space-bytes", "0"),
+            "--swap-space-bytes 0 cannot work together",
+        ),
     ],
 )
 def test_words_that_cannot_work(words: tuple[str, ...], said: str) -> None:
     result = invoke("simulate", *words)
-    assert result.exit_code == 2 and said in result.stderr
+    assert result.exit_code == 2 and said in " ".join(result.stderr.split())
 
 
 def test_files_that_cannot_be_read(tmp_path: Path, prompts: Path, smollm2: Path) -> None:
@@ -121,7 +135,10 @@ def test_files_that_cannot_be_read(tmp_path: Path, prompts: Path, smollm2: Path)
         result = invoke("simulate", *words, *MACHINE)
         assert result.exit_code == 1 and said in result.stderr, (words, result.stderr)
     prompts.write_text('{"prompt": "good"}\n{"text": "bad"}\n')
-    assert "prompt 2: It holds no prompt" in invoke("simulate", "--prompts", str(prompts), *MACHINE).stderr
+    assert "prompt 2: It has no prompt" in invoke("simulate", "--prompts", str(prompts), *MACHINE).stderr
+    prompts.write_text('{"prompt": "good", "prompt_token_ids": [1, 2]}\n')
+    two = invoke("simulate", "--prompts", str(prompts), *MACHINE).stderr
+    assert "prompt 1: It has prompt and prompt_token_ids. Give it one of these" in two
     both = invoke("simulate", str(text), "--speed", "2", "--request-rate", "2", *MACHINE)
     assert both.exit_code in (1, 2)
 

@@ -150,3 +150,42 @@ def test_parts_of_the_course_add_up(smollm2: Path) -> None:
         assert sum(m.kv_usage for m in course) * width / seconds == pytest.approx(table["mean_kv_usage"])
         assert sum(m.tokens_per_s for m in course) * width == pytest.approx(done.stats.computed_tokens_total)
         assert max(m.waiting for m in course) == table["max_waiting"]
+
+
+class Copies(FixedSeconds):
+    """Bytes that are copied take time, too."""
+
+    def __init__(self, byte: float) -> None:
+        super().__init__(lambda contexts, rows: 0.01 + 0.001 * sum(count for _, count in contexts))
+        self.byte = byte
+
+    def copying(self, count: int) -> float:
+        return count * self.byte
+
+
+def crowd(smollm2: Path, mode: str, byte: float, count: int = 6) -> tuple[Simulated, Copies]:
+    """Six at once, where there is room for two: the later ones are preempted."""
+    config = settings(
+        smollm2, max_num_seqs=6, num_blocks=18, preemption_mode=mode, partial_prefix_blocks=False, itl_target_ms=None
+    )
+    times = Copies(byte)
+    return simulate(config, Trace(tuple(Call(0.0, 60, 200) for _ in range(count))), Choice(), MACHINE, times), times
+
+
+def test_what_is_swapped_takes_the_time_of_its_bytes(smollm2: Path) -> None:
+    (free, _), (dear, times) = crowd(smollm2, "swap", 0.0), crowd(smollm2, "swap", 1e-7)
+    assert free.stats.swaps_total == dear.stats.swaps_total == dear.stats.preemptions_total > 0
+    moved = dear.stats.saved_blocks_total + dear.stats.loaded_blocks_total
+    assert moved > 2 * dear.stats.swaps_total > 0
+    computing = sum(0.01 + 0.001 * sum(count for _, count in contexts) for contexts, _ in times.steps)
+    copying = moved * dear.report.kv_block_bytes * 1e-7
+    assert dear.stats.backend_seconds_total == pytest.approx(computing + copying)
+    assert dear.replayed.seconds == pytest.approx(free.replayed.seconds + copying)
+    assert outcome(dear.replayed, dear.stats, {})["swaps"] == dear.stats.swaps_total
+
+
+def test_what_takes_less_time_is_simulated_too(smollm2: Path) -> None:
+    """A block takes a millisecond to copy, or more than a minute; its tokens are computed in 0.04 s."""
+    cheap, dear = (crowd(smollm2, "auto", byte, 24)[0].stats for byte in (1e-9, 1e-4))
+    assert cheap.swaps_total == cheap.preemptions_total > 0
+    assert 0 < dear.swaps_total < dear.preemptions_total, "the rate is learned from the first ones"

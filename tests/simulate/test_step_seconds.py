@@ -10,7 +10,7 @@ from tests.backends.probed import canned
 
 from pelton.core.config import resolve
 from pelton.measure.simulate.calibrate import Steps, Timed, shapes_for, slack_of
-from pelton.measure.simulate.kept import Calibrated, kept_file, key_of, load, save
+from pelton.measure.simulate.kept import Calibrated, key_of, load, save, steps_file
 from pelton.measure.simulate.step_seconds import Rates, Slack, StepSeconds, at, groups_of
 from pelton.measure.step_time import Shape, StepTime
 from pelton.program.costs import op_costs
@@ -157,11 +157,11 @@ def test_what_was_measured_is_kept(module: Module, monkeypatch: pytest.MonkeyPat
     key = key_of(module, identity, exact=False)
     kept = Calibrated(RATES, CURVES, "2026-01-31 12:00 UTC")
     assert load(key) is None
-    assert save(key, kept) == kept_file(key) and load(key) == kept
+    assert save(key, kept) == steps_file(key) and load(key) == kept
     others = {key_of(module, identity, exact=True), key_of(module, replace(identity, kernels="x"), exact=False)}
     others.add(key_of(mini_module(layers=2), identity, exact=False))
     assert len({key, *others}) == 4 and all(load(other) is None for other in others)
-    text = kept_file(key).read_text()
+    text = steps_file(key).read_text()
     for damage in (
         text[:-20],
         re.sub(r'"call_s":[^,}]+', '"call_s":-1.0', text),
@@ -171,7 +171,7 @@ def test_what_was_measured_is_kept(module: Module, monkeypatch: pytest.MonkeyPat
         "",
     ):
         assert damage != text
-        kept_file(key).write_text(damage)
+        steps_file(key).write_text(damage)
         assert load(key) is None, damage
 
 

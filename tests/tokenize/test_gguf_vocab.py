@@ -16,8 +16,8 @@ from tests.tokenize.vocabularies import (
     space_marked_metadata,
 )
 
+from pelton.core.cache import kept_file
 from pelton.core.errors import CheckpointError
-from pelton.tokenize import gguf_vocab
 from pelton.tokenize.gguf_vocab import cached_tokenizer_json, source_key
 from pelton.tokenize.tokenizer import tokenizer_from_gguf
 
@@ -146,7 +146,7 @@ def test_a_full_disk_only_costs_time(cache: Path, monkeypatch: pytest.MonkeyPatc
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(gguf_vocab.os, "fsync", full)
+    monkeypatch.setattr(kept_file.os, "fsync", full)
     assert tokenizer_from_gguf(byte_level_metadata(), "file", no_tokens()).decode([258]) == "he"
     assert list(cache.iterdir()) == []
 
@@ -156,7 +156,7 @@ def test_a_crash_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(gguf_vocab.os, "replace", crash)
+        patch.setattr(kept_file.os, "replace", crash)
         with pytest.raises(KeyboardInterrupt):
             cached_tokenizer_json(byte_level_metadata(), "file")
     assert list(cache.iterdir()) == []

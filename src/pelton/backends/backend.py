@@ -156,12 +156,13 @@ class Machine:
 @dataclass(frozen=True, slots=True)
 class Rates:
     """What the machine was measured to do at most: bytes read and FLOPs of products, per second. `told`: by what and
-    when, for people.
+    when, for people. `busy`: others were at work, so that it may do more.
     """
 
     read_bytes_per_s: float
     flops_per_s: float
     told: str
+    busy: bool = False
 
 
 Choose = Callable[[Float32, np.void, Records], tuple[int, float, int, list[int], list[float]]]
@@ -222,6 +223,10 @@ class BlockOps(Protocol):
 
     def content(self, group: int, block: int) -> Bytes:
         """What a block holds [block_bytes], perhaps not copied: not to be written to, nor kept beyond the next step."""
+        ...
+
+    def write(self, group: int, block: int, data: bytes) -> None:
+        """What `content` told of a block becomes this one's, between two steps; ValueError for another size."""
         ...
 
 

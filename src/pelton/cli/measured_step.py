@@ -13,9 +13,10 @@ from pelton.backends.cpu.probe.figures import FLOAT, INT8, MachineProbe
 from pelton.backends.cpu.probe.identity import identify
 from pelton.backends.cpu.probe.limits import expansion_rate, matrix_rate, read_rate
 from pelton.cli.fold import Run, fold
-from pelton.cli.terminal import Status, count_text, emit, say, say_notes, shows_progress, size_text, table_lines
+from pelton.cli.terminal import Status, count_text, emit, say, say_notes, shows_progress, table_lines
 from pelton.core.clock import SystemClock
 from pelton.core.config import EngineConfig, resolve
+from pelton.core.words.sizes import size_text
 from pelton.engine.build import build_engine
 from pelton.measure.step_time import Pools, Shape, StepTime, measure_step
 from pelton.program.costs import OpCost

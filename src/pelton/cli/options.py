@@ -18,6 +18,7 @@ from pelton.core.config import (
     ACTIVATIONS,
     DTYPES,
     LINEAR_FORMS,
+    PREEMPTION,
     BackendSection,
     CacheSection,
     FetchSection,
@@ -136,6 +137,8 @@ _ENGINE_TYPES: Mapping[str, object] = {
     "kv_cache_memory_bytes": written_size,
     "packed_cache_bytes": written_size,
     "kv_disk_bytes": written_size,
+    "swap_space_bytes": written_size,
+    "preemption_mode": click.Choice(PREEMPTION),
     "chat_template": click.Path(exists=True, dir_okay=False),
 }
 
@@ -178,7 +181,7 @@ FLAG_OF = {
     **{name: "--" + name.replace("_", "-") for name in ENGINE_HELP},
     **{name: flag for flag, name, _, _ in (*SAMPLING_FLAGS, *COMPLETION_FLAGS)},
 }
-_VALUE = r"'(?P<text>[^'\s]+)'|(?P<number>\d+)(?![\w.]*\w)|(?=\S)"
+_VALUE = r"'(?P<text>[^'\s]+)'|(?P<number>\d+)(?![\w.]*\w)|(?P<switch>True|False)|(?=\S)"
 _NAMED = re.compile(
     r"(?<![\w/.-])(?:(?P<set>{every})=(?:{value})|(?P<bare>{long})(?![\w/-])|(?P<holder>stop)(?= contains ))".format(
         every="|".join(FLAG_OF), value=_VALUE, long="|".join(name for name in FLAG_OF if "_" in name)
@@ -217,7 +220,7 @@ ENGINE_FLAGS = frozenset(field.name for field in _engine_fields())
 FETCH_FLAGS = tuple(field.name for field in fields(FetchSection))
 
 
-def _setting_option(field: "Field[object]", also: Sequence[str] = ()) -> Callable[[F], F]:
+def setting_option(field: "Field[object]", also: Sequence[str] = ()) -> Callable[[F], F]:
     """The flag of one setting, with other spellings of it."""
     flag, text = "--" + field.name.replace("_", "-"), ENGINE_HELP[field.name]
     if field.type is bool:
@@ -242,9 +245,7 @@ def answering_options(command: F) -> F:
 
 
 def _engine_options(command: F, also: Mapping[str, Sequence[str]]) -> F:
-    decorators: list[Callable[[F], F]] = [
-        _setting_option(field, also.get(field.name, ())) for field in _engine_fields()
-    ]
+    decorators: list[Callable[[F], F]] = [setting_option(field, also.get(field.name, ())) for field in _engine_fields()]
     decorators.append(
         click.option("--verbose", "-v", is_flag=True, help="Tell what the engine set up, and how long it took.")
     )
@@ -253,7 +254,7 @@ def _engine_options(command: F, also: Mapping[str, Sequence[str]]) -> F:
 
 def fetch_options(command: F) -> F:
     """The flags about fetching alone, for commands that have no engine_options."""
-    return _stack(command, [_setting_option(field) for field in _engine_fields([FetchSection])])
+    return _stack(command, [setting_option(field) for field in _engine_fields([FetchSection])])
 
 
 def sampling_options(command: F) -> F:
@@ -338,6 +339,8 @@ def explain(error: PeltonError) -> str:
 
     def flag(match: "re.Match[str]") -> str:
         if match["set"]:
+            if match["switch"]:
+                return FLAG_OF[match["set"]].replace("--", "--" if match["switch"] == "True" else "--no-", 1)
             value = match["text"] or match["number"] or ""
             told = written.get(int(value), value) if match["number"] and len(value) < 20 else value
             return f"{FLAG_OF[match['set']]} {told}"

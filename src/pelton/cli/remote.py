@@ -18,20 +18,22 @@ from pelton.core.environment import API_KEY
 CONNECT_SECONDS = 10.0
 MOST_EVENT = 1 << 24  # bytes
 UNIX = "unix:"
-UNAUTHORIZED = 401
+UNAUTHORIZED, NOT_FOUND = 401, 404
+THEIRS = "Is it one with OpenAI's routes?"
+OURS = "Is it one that `pelton serve` started? Name it like http://127.0.0.1:8000."
 Json = Mapping[str, object]
 
 
 class Remote:
     """`url` is http(s)://host:port, with or without a path that ends in /v1, or unix:/path/of/a/socket.
 
-    `model`: a name that the server has; None: its first one.
+    `model`: a name that the server has; None: its first one. `called`: how its user names the address.
     """
 
-    def __init__(self, url: str, api_key: str | None = None, model: str | None = None) -> None:
+    def __init__(self, url: str, api_key: str | None = None, model: str | None = None, called: str = "--url") -> None:
         self._url = url
         self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
-        self._base = "http://localhost/v1" if self._socket else _base(url)
+        self._base = "http://localhost/v1" if self._socket else _base(url, called)
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._model = model
         self._runner = asyncio.Runner()
@@ -71,8 +73,8 @@ class Remote:
         return printer.printed
 
     def told(self, path: str) -> Json:
-        """What the server tells at a path of ours, such as "/kv/tree". ServerError where it does not."""
-        return self._runner.run(self._get(self._base.removesuffix("/v1") + path))
+        """What a server of ours tells at a path such as "/kv/tree". ServerError where it does not."""
+        return self._runner.run(self._get(self._base.removesuffix("/v1") + path, ours=path.partition("?")[0]))
 
     async def _print(self, route: str, body: Json, printer: Printer) -> None:
         async for event in self._events(route, body):
@@ -119,15 +121,19 @@ class Remote:
             return str(model.get("id"))
         raise ServerError(f"{self._url} has no model yet.", "Wait until it has loaded one.")
 
-    async def _get(self, url: str) -> Json:
+    async def _get(self, url: str, ours: str = "") -> Json:
+        """`ours`: the path, where other servers have none like it."""
+        remedy = OURS if ours else THEIRS
         try:
             async with self._opened().get(url) as response:
                 raw = await response.read()
+                if response.status == NOT_FOUND and ours:
+                    raise ServerError(f"{self._url} has nothing at {ours} (status {NOT_FOUND}).", remedy)
                 if response.status != 200:
-                    raise _refusal(response.status, raw)
+                    raise _refusal(response.status, raw, remedy)
+                return _object(raw, f"{response.content_type} in place of JSON", remedy)
         except (aiohttp.ClientError, OSError) as error:
             raise self._unreachable(error) from error
-        return _object(raw)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -143,7 +149,7 @@ class Remote:
         return ServerError(f"{self._url} does not answer: {why}.", "Is a server running there?")
 
 
-def _base(url: str) -> str:
+def _base(url: str, called: str) -> str:
     """The URL up to /v1; ServerError for what is none."""
     try:
         parts = urlsplit(url)
@@ -151,17 +157,20 @@ def _base(url: str) -> str:
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ServerError(f"--url {url} is no address.", "Write it like http://127.0.0.1:8000.")
+        raise ServerError(f"{called} {url} is no address.", "Write it like http://127.0.0.1:8000.")
     base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     return base if base.endswith("/v1") else base + "/v1"
 
 
-def _refusal(status: int, raw: bytes) -> ServerError:
-    """What the server says against a request, in OpenAI's form or any other."""
+def _refusal(status: int, raw: bytes, remedy: str = THEIRS) -> ServerError:
+    """What the server says against a request, in OpenAI's form or any other but a page for people."""
+    text = raw.decode("utf-8", "replace").strip()
     try:
         said = _object(raw).get("error", "")
     except ServerError:
-        said = raw.decode("utf-8", "replace").strip()[:500]
+        if text.startswith("<"):
+            return ServerError(f"The server refused (status {status}) with a page for people.", remedy)
+        said = text[:500]
     message = str(said.get("message", said)) if isinstance(said, Mapping) else str(said)
     return ServerError(
         f"The server refused (status {status}): {message}" if status != 200 else f"The server: {message}",
@@ -169,16 +178,14 @@ def _refusal(status: int, raw: bytes) -> ServerError:
     )
 
 
-def _object(raw: bytes) -> Json:
-    """A JSON object; ServerError for anything else."""
+def _object(raw: bytes, found: str = "something that is no JSON", remedy: str = THEIRS) -> Json:
+    """A JSON object; ServerError for anything else, which is what was `found` there if it is no JSON."""
     try:
         value = json.loads(raw)
     except ValueError as error:
-        raise ServerError(
-            "The server answered with something that is no JSON.", "Is it one with OpenAI's routes?"
-        ) from error
+        raise ServerError(f"The server answered with {found}.", remedy) from error
     if not isinstance(value, dict):
-        raise ServerError("The server answered with JSON that is no object.", "Is it one with OpenAI's routes?")
+        raise ServerError("The server answered with JSON that is no object.", remedy)
     return value
 
 

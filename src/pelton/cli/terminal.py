@@ -19,7 +19,6 @@ from pelton.core.errors import RequestError
 INTERRUPTED = 130  # exit code after Ctrl-C
 
 _CLEAR_LINE = "\r\033[K"
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Failed(click.ClickException):
@@ -160,15 +159,6 @@ def decode_text(raw: bytes, source: str) -> str:
             f"{source} is not UTF-8 text (byte {error.start}).", "Convert it to UTF-8.", param="prompt"
         ) from None
     return text.removesuffix("\n").removesuffix("\r")
-
-
-def size_text(count: float) -> str:
-    """Bytes for people: "93.8 MiB"."""
-    unit = 0
-    while count >= 1024 and unit < len(_UNITS) - 1:
-        count /= 1024
-        unit += 1
-    return f"{count:.0f} {_UNITS[0]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
 
 
 def count_text(count: float) -> str:

@@ -1,17 +1,19 @@
 """Settings in sections: each part of the engine is handed its own section and nothing else.
 
-Validated here, never changed later. Names of techniques are looked up by whoever starts them. What is said of a
-setting that there is not is decided here too, for every door.
+Validated here, never changed later. Names of techniques are looked up by whoever starts them; settings of other
+engines stand in words/elsewhere.py.
 """
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 
 from pelton.core.errors import SettingError
 from pelton.core.params import MAX_SEED, real, whole
+from pelton.core.words.elsewhere import ELSEWHERE as ELSEWHERE
+from pelton.core.words.elsewhere import nearest as nearest
+from pelton.core.words.elsewhere import why_not as why_not
 
 DTYPES = ("auto", "bfloat16", "float32")
 LINEAR_FORMS = ("codes", "values")
@@ -27,98 +29,8 @@ MOST_STEPS = 8  # of one call
 MOST_TARGET_MS = 60_000
 ITL_TARGET_MS = 100  # about the longest delay that people do not notice as one (Miller 1968)
 PACKED_CACHE_BYTES = 16 << 30
-LIKE = 0.75  # names at least so much alike (difflib's ratio) are taken for a slip of the fingers
-
-# Settings of other engines (by vLLM's names, where it has them) that are not here, by the reason why.
-_REASONS: Mapping[str, str] = {
-    "this version runs on one machine, with one process that computes": (
-        "tensor_parallel_size pipeline_parallel_size data_parallel_size enable_expert_parallel enable_eplb "
-        "distributed_executor_backend kv_transfer_config kv_events_config"
-    ),
-    "one process answers HTTP, and it is not what limits the speed": "api_server_count",
-    "this version computes on the CPU alone": (
-        "device n_gpu_layers gpu_layers cpu_offload_gb enforce_eager compilation_config cudagraph_capture_sizes "
-        "optimization_level performance_mode attention_backend kv_offloading_backend"
-    ),
-    "a tokenizer of its own is taken as its repository has it now; a folder may hold another": "tokenizer_revision",
-    "the model's files say it themselves": (
-        "load_format config_format hf_config_path tokenizer_mode runner convert model_impl pooler_config"
-    ),
-    "no code of a model is ever run": "trust_remote_code code_revision",
-    "text goes in and comes out: there is always a tokenizer": "skip_tokenizer_init",
-    "speculative decoding comes with a later version": (
-        "speculative_config spec_method spec_model spec_tokens num_speculative_tokens"
-    ),
-    "LoRA comes with a later version": "enable_lora lora_modules max_loras max_lora_rank max_cpu_loras",
-    "tool calls come with a later version": (
-        "enable_auto_tool_choice tool_call_parser tool_parser_plugin tool_server tool_strict_level "
-        "exclude_tools_when_tool_choice_none"
-    ),
-    "separate reasoning comes with a later version": "reasoning_parser",
-    "grammars come with a later version": "structured_outputs_config guided_decoding_backend",
-    "pictures come with a later version": "limit_mm_per_prompt mm_processor_kwargs mmproj",
-    "files are mapped, and the system keeps of them in memory what is used": "mmap no_mmap mlock",
-    "there is one way to compute attention, without a table of scores": "flash_attn",
-    "chat templates are always rendered with Jinja": "jinja",
-    "a model is computed with the windows that it has": "disable_sliding_window",
-    "keys and values behind a window are never looked at": "swa_full",
-    "the model says in which order it was shown what stands around a gap": "spm_infill",
-    "log-probabilities are always those of the raw logits, with at most 20 alternatives": (
-        "logprobs_mode max_logprobs"
-    ),
-    "a request has fields of its own that change the logits": "logits_processors",
-    "prefixes are always compared whole": "prefix_caching_hash_algo",
-    "/metrics tells it without being asked": (
-        "collect_detailed_traces enable_log_stats disable_log_stats enable_mfu_metrics enable_per_request_metrics "
-        "enable_server_load_tracking kv_cache_metrics show_hidden_metrics_for_version"
-    ),
-    "answers always tell their numbers of tokens": "enable_prompt_tokens_details",
-}
 # JSON as text; Python may give the table itself.
 TABLES = ("override_generation_config", "hf_overrides", "fairness_weights")
-# Those with a counterpart: setting -> ours for the same purpose, and how the two differ.
-_COUNTERPARTS: Mapping[str, tuple[str, str]] = {
-    "gpu_memory_utilization": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
-    "mem_fraction_static": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
-    "swap_space": ("swap_space_bytes", "it is a number of bytes here, such as 4G"),
-    "async_scheduling": ("planning_depth", "it is a number here, and 2 is on"),
-    "kv_offloading_size": ("kv_disk_bytes", "keys and values go to the disk, and the size is a number of bytes"),
-    "rope_scaling": ("hf_overrides", "it is a field of the model's config"),
-    "rope_theta": ("hf_overrides", "it is a field of the model's config"),
-    "kv_cache_dtype": ("kv_codec", "dtype decides the size of a cached number"),
-    **dict.fromkeys(
-        ("rope_freq_base", "rope_freq_scale", "rope_scale", "override_kv", "grp_attn_n", "grp_attn_w"),
-        ("hf_overrides", "the model's config says it, in the words of config.json also for a GGUF"),
-    ),
-    **dict.fromkeys(
-        ("yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast"),
-        ("hf_overrides", "it belongs to rope_scaling, a field of the model's config"),
-    ),
-    **dict.fromkeys(("cache_type_k", "cache_type_v"), ("kv_codec", "keys and values are stored alike")),
-    **dict.fromkeys(("batch_size", "ubatch_size"), ("max_num_batched_tokens", "all requests share a step")),
-    "max_num_queued_tokens": ("max_num_queued_reqs", "the queue is counted in requests"),
-    "max_num_partial_prefills": ("long_prefill_token_threshold", "any number of prompts share a step"),
-    "max_long_partial_prefills": ("long_prefill_token_threshold", "any number of prompts share a step"),
-}
-_WHY = {name: reason for reason, names in _REASONS.items() for name in names.split()}
-ELSEWHERE = (*_WHY, *_COUNTERPARTS)
-
-
-def why_not(name: str) -> tuple[str, str]:
-    """Of a setting of another engine: why it is not here, and ours for the same purpose ("": none).
-
-    KeyError for others. `name` in Python's spelling.
-    """
-    if name in _COUNTERPARTS:
-        ours, reason = _COUNTERPARTS[name]
-        return reason, ours
-    return _WHY[name], ""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that `name` is a slip of; "" where none is so much alike."""
-    near = get_close_matches(name, list(known), n=1, cutoff=LIKE)
-    return near[0] if near else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,6 +269,38 @@ def _check_activations(model: ModelSection) -> None:
             )
 
 
+def _check_company(cache: CacheSection) -> None:
+    """Refuses what would have no effect beside another setting."""
+    for found, one, other, why in (
+        (
+            cache.kv_disk_bytes > 0 and not cache.enable_prefix_caching,
+            f"kv_disk_bytes={cache.kv_disk_bytes}",
+            "enable_prefix_caching=False",
+            "what goes to the disk are prefixes, and none are kept",
+        ),
+        (
+            bool(cache.prefix_cache_tokens) and not cache.enable_prefix_caching,
+            f"prefix_cache_tokens={cache.prefix_cache_tokens}",
+            "enable_prefix_caching=False",
+            "no prefixes are kept",
+        ),
+        (
+            cache.preemption_mode == "swap" and cache.swap_space_bytes == 0,
+            "preemption_mode='swap'",
+            "swap_space_bytes=0",
+            "there is no memory to swap to",
+        ),
+        (
+            cache.preemption_mode == "recompute" and bool(cache.swap_space_bytes),
+            "preemption_mode='recompute'",
+            f"swap_space_bytes={cache.swap_space_bytes}",
+            "nothing is ever swapped",
+        ),
+    ):
+        if found:
+            raise SettingError(f"{one} and {other} cannot work together: {why}.", "Leave one of them out.")
+
+
 def _check(config: EngineConfig) -> None:
     def need(good: bool, name: str, value: object, what: str) -> None:
         if not good:
@@ -386,6 +330,7 @@ def _check(config: EngineConfig) -> None:
     between("swap_space_bytes", cache.swap_space_bytes, 0, None, " (0: none)")
     need(cache.preemption_mode in PREEMPTION, "preemption_mode", cache.preemption_mode, ", ".join(PREEMPTION))
     between("kv_disk_bytes", cache.kv_disk_bytes, 0, None, " (0: none)")
+    _check_company(cache)
     size = cache.block_size
     need(size == BLOCK_TOKENS, "block_size", size, f"{BLOCK_TOKENS}: the CPU kernels' tile layout fixes it")
     between("max_num_seqs", schedule.max_num_seqs, 1, MOST_SEQS)

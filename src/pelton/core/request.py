@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pelton.core.params import SamplingParams
 from pelton.core.plan import Lookup
 
+SLOT = "slot-"  # begins the ids of sessions of slots
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -58,6 +60,18 @@ class Request:
 def owner_of_key(key: str) -> str:
     """Who sends this API key, by a name from which the key cannot be read."""
     return "key-" + hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def slot_session(slot: int) -> str:
+    """The id of the session of a slot: what llama.cpp's server calls so, by its number."""
+    return f"{SLOT}{slot}"
+
+
+def slot_of(session_id: str) -> int | None:
+    """The number of the slot whose session this is, None for other sessions."""
+    number = session_id.removeprefix(SLOT)
+    whole = number.isascii() and number.isdigit() and len(number) < 10 and slot_session(int(number)) == session_id
+    return int(number) if whole else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,10 @@ from pelton.engine.load.budget import StepBudget, choose_budget, timed_budget
 from pelton.engine.load.calibrate import timed_steps
 from pelton.engine.load.weights import owner_weights
 from pelton.engine.memory.disk import close_disk, disk_line, fingerprint, keep_when_idle, open_disk
-from pelton.engine.memory.host_space import host_slots
+from pelton.engine.memory.host_space import host_slots, host_use
+from pelton.engine.memory.slots import Slots
 from pelton.engine.needs import check_names, chosen_needs
+from pelton.engine.open_request import namespace_of
 from pelton.engine.prompts import PromptLimits, RequestMaker
 from pelton.engine.report import Phases, StartReport
 from pelton.engine.session import Session
@@ -51,7 +53,7 @@ from pelton.sampling.choose import choose
 from pelton.sampling.encode import encode
 from pelton.schedule import ORDERS
 from pelton.schedule.order import Order
-from pelton.schedule.scheduler import Scheduler
+from pelton.schedule.scheduler import Scheduler, holdings_of
 
 _log = logging.getLogger("pelton")
 
@@ -66,6 +68,7 @@ class EngineParts:
     limits: PromptLimits
     config: EngineConfig
     opened: ExitStack
+    slots: Slots | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -187,15 +190,19 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             executable.blocks().reserve(size.slots)
             budget, config = _timed(budget, config, executable, module, clock)
         disk = None
-        if config.cache.kv_disk_bytes and config.cache.enable_prefix_caching:
+        if config.cache.kv_disk_bytes:
             with phases.phase("disk"):
-                disk = open_disk(config, fingerprint(config, module, checkpoint, executable), executable)
+                disk = open_disk(config, fingerprint(config, module, checkpoint, executable), executable, clock)
             opened.callback(disk.close)
         engine = _engine(executable, chosen.order, config, size, module, clock, disk)
         opened.callback(engine.runner.close)
         if disk is not None:
             opened.callback(close_disk, disk, engine.scheduler, executable, clock)
             engine.scheduler.tiers.on_idle = partial(keep_when_idle, engine.scheduler, executable)
+        digest = partial(fingerprint, config, module, checkpoint, executable)
+        namespace = partial(namespace_of, bytes.fromhex(coordinates(module)))
+        slots = Slots(holdings_of(engine.scheduler), executable, digest, namespace, clock)
+        opened.callback(slots.close)
         ends = frozenset(token for token in checkpoint.special_tokens.eos_ids if token < module.vocab)
         weights = SCHEMES.get(scheme)().describe(
             module.storages.values(), exact=_exact(config), inputs=described(module)
@@ -211,6 +218,7 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             report=replace(report, step=budget.why, disk=disk_line(disk, config.cache.kv_disk_bytes)),
             limits=PromptLimits(module.vocab, engine.scheduler.max_len, ends),
             config=config,
+            slots=slots,
             opened=opened.pop_all(),
         )
 
@@ -383,4 +391,5 @@ def _report(
         max_num_batched_tokens=config.schedule.max_num_batched_tokens,
         placing=machine.placing,
         host_slots=size.slots,
+        host_use=host_use(config.cache),
     )

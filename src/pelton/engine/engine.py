@@ -6,6 +6,7 @@ counted as finished from then on, also before anybody is told.
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import msgspec
 
@@ -140,9 +141,9 @@ class Engine:
         for request_id in list(self._open):
             self._end(RequestFinished(request_id, "error", error=error))
 
-    def reset_prefix_cache(self) -> None:
-        """Forgets every cached block that no request uses."""
-        self.scheduler.reset_prefix_cache()
+    def reset_prefix_cache(self) -> Future[None]:
+        """Forgets every cached block that no request uses; done once the files of such are gone."""
+        return self.scheduler.reset_prefix_cache()
 
     def check(self) -> None:
         """Asserts that requests, rows and blocks add up."""

@@ -61,6 +61,13 @@ class Front:
             compiled = self.templates[chosen] = build_chat_template(chosen, self.special_tokens)
         return compiled
 
+    @property
+    def no_sessions(self) -> str:
+        """Why nothing is ever held for a session; "" where it is."""
+        if not self.config.cache.enable_prefix_caching:
+            return "enable_prefix_caching is off"
+        return "" if self.config.cache.session_seconds else "session_seconds is 0"
+
     def fit(self, limits: PromptLimits) -> tuple[str, ...]:
         """Holds the tokenizer against the model as loaded: what does not fit but does no harm, as sentences.
 
@@ -73,7 +80,15 @@ class Front:
         policy = self.config.schedule.scheduling_policy
         heeding = () if _heeds_priority(policy) else tuple(name for name in ORDERS if _heeds_priority(name))
         fim = self.special_tokens.fim
-        return RequestMaker(self.tokenizer, limits, clock, self.config.seed, priority_needs=heeding, fim=fim)
+        return RequestMaker(
+            self.tokenizer,
+            limits,
+            clock,
+            self.config.seed,
+            priority_needs=heeding,
+            no_sessions=self.no_sessions,
+            fim=fim,
+        )
 
 
 def build_front(config: EngineConfig, checkpoint: Checkpoint | None = None) -> Front:

@@ -23,6 +23,7 @@ from pelton.engine.prompts import (
     check_conversation,
     check_template,
     conversations,
+    on_terms,
 )
 from pelton.engine.report import StartReport
 from pelton.engine.session import Session
@@ -76,9 +77,15 @@ class LLM:
         return effective(params or {}, self._parts.front.defaults)
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets all that is kept of former prompts and answers, but for what running requests use; True."""
+        """Forgets all that is kept of former prompts and answers, but for what running requests use; True once it is
+        done.
+        """
         self._parts.session.reset_prefix_cache()
         return True
+
+    def end_session(self, session_id: str, cache_salt: str = "") -> bool:
+        """Lets go of what is held for a session; False where nothing is."""
+        return self._parts.session.end_session((cache_salt, session_id))
 
     def generate(
         self,
@@ -88,19 +95,32 @@ class LLM:
         *,
         priority: int | list[int] | tuple[int, ...] = 0,
         cache_salt: str = "",
+        session_id: str | list[str] | tuple[str, ...] = "",
+        user: str = "",
+        timeout: float | None = None,
     ) -> list[RequestOutput]:
         """Answers to one or many prompts (text, {"prompt": text} or {"prompt_token_ids": ids}), in their order.
 
         A prompt with "suffix" has what stands between the two as its answer, if the model was trained to fill in.
         `priority`: one for all or one for each; smaller is more urgent. Other than 0 it needs a scheduling_policy that
-        looks at it. Only requests of the same `cache_salt` share the beginnings of their prompts. All prompts are
-        checked before any runs: RequestError names the place of the first bad one. A request that fails later has
+        looks at it. Only requests of the same `cache_salt` share the beginnings of their prompts. `session_id`, one for
+        all or one for each: what is computed is held for the next request of that session. `user`: whose they are, for
+        scheduling_policy "fair". `timeout`: seconds after which those that are not over end with an error. All prompts
+        are checked before any runs: RequestError names the place of the first bad one. A request that fails later has
         finish_reason "error" and its error; the others are not affected.
         """
         self._parts.session.refuse_fork()
         params = self._parts.front.default_params if sampling_params is None else sampling_params
-        requests = self._parts.requests.make_all(prompts, params, priority=priority, cache_salt=cache_salt)
-        return self._run(requests, use_tqdm)
+        requests = self._parts.requests.make_all(
+            prompts,
+            params,
+            priority=priority,
+            cache_salt=cache_salt,
+            session_id=session_id,
+            user=user,
+            timeout=timeout,
+        )
+        return _run(self._parts.session, requests, use_tqdm)
 
     def chat(
         self,
@@ -112,6 +132,7 @@ class LLM:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, object] | None = None,
+        session_id: str | list[str] | tuple[str, ...] = "",
     ) -> list[RequestOutput]:
         """As generate, for one conversation (a list of {"role": ..., "content": ...}) or several."""
         listed = conversations(messages)
@@ -126,7 +147,7 @@ class LLM:
                     chat_template_kwargs=chat_template_kwargs,
                 )
             prompts.append(prompt)
-        return self.generate(prompts, sampling_params, use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm, session_id=session_id)
 
     def chat_prompt(
         self,
@@ -155,14 +176,28 @@ class LLM:
             "prompt_token_ids": list(self._parts.requests.encode(text, bos=False, param="messages")),
         }
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[StreamPiece]:
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        session_id: str = "",
+        user: str = "",
+        timeout: float | None = None,
+    ) -> Iterator[StreamPiece]:
         """The answers to one prompt as they arrive, a piece of the one at `index` each; the last has the whole output.
 
-        Closing the iterator aborts them. A bad prompt raises RequestError here, not at the first piece.
+        Closing the iterator aborts them. A bad prompt raises RequestError here, not at the first piece. The rest is as
+        for generate.
         """
         self._parts.session.refuse_fork()
         params = self._parts.front.default_params if sampling_params is None else sampling_params
-        return _pieces(self._parts.session, self._parts.requests.make(prompt, params))
+        request = self._parts.requests.make(
+            prompt, params, priority=priority, cache_salt=cache_salt, session_id=session_id
+        )
+        return _pieces(self._parts.session, on_terms(request, user, timeout))
 
     def close(self) -> None:
         """Ends all requests and lets weights and KV memory go; closing twice is no error."""
@@ -175,19 +210,6 @@ class LLM:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _run(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
-        session = self._parts.session
-        bar = tqdm(total=len(requests), desc="Processed prompts", unit="prompt", disable=not (use_tqdm and requests))
-        try:
-            answers = left = session.start(requests)
-            while left:
-                before, left = len(left), session.unfinished(left)
-                bar.update(before - len(left))
-            return [answer.output() for answer in answers]
-        finally:
-            bar.close()
-            session.drop(request.request_id for request in requests)
 
 
 def work_done(llm: LLM) -> dict[str, int]:
@@ -211,3 +233,17 @@ def _pieces(session: Session, request: Request) -> Iterator[StreamPiece]:
                 return
     finally:
         session.drop([request.request_id])
+
+
+def _run(session: Session, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
+    """Their answers, with a bar if that is wanted; whatever ends it, they are out of the engine."""
+    bar = tqdm(total=len(requests), desc="Processed prompts", unit="prompt", disable=not (use_tqdm and requests))
+    try:
+        answers = left = session.start(requests)
+        while left:
+            before, left = len(left), session.unfinished(left)
+            bar.update(before - len(left))
+        return [answer.output() for answer in answers]
+    finally:
+        bar.close()
+        session.drop(request.request_id for request in requests)

@@ -16,12 +16,18 @@ from pelton.runner.runner import FAULTS
 NO_TOKEN = FAULTS[FAULT_NO_TOKEN]  # by the request's own wishes; what it computed is good
 
 
+def namespace_of(coordinates: bytes, salt: str) -> bytes:
+    """What must agree for two requests to share blocks: both, each with its length in front."""
+    both = (coordinates, salt.encode("utf-8", "surrogatepass"))
+    return b"".join(len(one).to_bytes(4, "little") + one for one in both)
+
+
 @dataclass(slots=True)
 class OpenRequest:
     """A request the engine works on; `generated` were drawn for it so far. It is the BlockKeys of its prefix.
 
-    `coordinates`: digest of what its keys and values are computed with (program.coordinates). `namespace`: these and
-    the salt, each with its length in front.
+    `coordinates`: digest of what its keys and values are computed with (program.coordinates). `namespace`: see
+    namespace_of.
     """
 
     request: Request
@@ -31,8 +37,7 @@ class OpenRequest:
     namespace: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        salt = self.request.cache_salt.encode("utf-8", "surrogatepass")
-        self.namespace = b"".join(len(one).to_bytes(4, "little") + one for one in (self.coordinates, salt))
+        self.namespace = namespace_of(self.coordinates, self.request.cache_salt)
 
     def key(self, block: int) -> bytes:
         """The int32 ids of a full block of known tokens."""

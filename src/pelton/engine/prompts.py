@@ -15,6 +15,7 @@ from pelton.core.clock import Clock
 from pelton.core.errors import RequestError
 from pelton.core.params import SamplingParams, whole
 from pelton.core.request import Request
+from pelton.engine.load.deadlines import deadline_of
 from pelton.engine.texts.encoding import PromptEncoder
 from pelton.engine.texts.infill import Infill
 from pelton.sampling.seeds import fresh_seed, seed_source
@@ -54,11 +55,11 @@ def params_list(params: SamplingParams | Sequence[SamplingParams], prompts: int)
     return given
 
 
-def priority_list(priority: int | list[int] | tuple[int, ...], prompts: int) -> list[int]:
-    """One priority for each prompt; RequestError where a list has another length."""
-    if isinstance(priority, list | tuple):
-        return _one_for_each("priority", list(priority), prompts)
-    return [priority] * prompts
+def one_each(name: str, given: T | list[T] | tuple[T, ...], prompts: int) -> list[T]:
+    """One of what is called `name` for each prompt; RequestError where a list has another length."""
+    if isinstance(given, list | tuple):
+        return _one_for_each(name, list(given), prompts)
+    return [given] * prompts
 
 
 def _one_for_each(name: str, given: list[T], prompts: int) -> list[T]:
@@ -129,8 +130,9 @@ class PromptLimits:
 class RequestMaker:
     """Makes Requests with fresh ids and seeds. `seed`: makes the drawn seeds repeatable; None: from the system.
 
-    `priority_needs`: values of scheduling_policy that look at priorities, if the present one does not. `fim`: the
-    model's tokens for filling in the middle. `infill` makes prompts that do.
+    `priority_needs`: values of scheduling_policy that look at priorities, if the present one does not. `no_sessions`:
+    why nothing is held for any, where that is so. `fim`: the model's tokens for filling in the middle. `infill` makes
+    prompts that do.
     """
 
     def __init__(
@@ -141,6 +143,7 @@ class RequestMaker:
         seed: int | None,
         *,
         priority_needs: tuple[str, ...] = (),
+        no_sessions: str = "",
         fim: FimTokens | None = None,
     ) -> None:
         self._tokenizer = tokenizer
@@ -148,6 +151,7 @@ class RequestMaker:
         self._clock = clock
         self._seeds = seed_source(seed)
         self._priority_needs = priority_needs
+        self._no_sessions = no_sessions
         self._numbers = count()
         self._encoder = PromptEncoder(tokenizer, limits.vocab, limits.max_len)
         self.infill = Infill(self._encoder, fim)
@@ -159,14 +163,23 @@ class RequestMaker:
         *,
         priority: int | list[int] | tuple[int, ...] = 0,
         cache_salt: str = "",
+        session_id: str | list[str] | tuple[str, ...] = "",
+        user: str = "",
+        timeout: float | None = None,
     ) -> list[Request]:
-        """A Request for each prompt, in order. RequestError names the first bad one's place; then none is made."""
+        """A Request for each prompt, in order. RequestError names the first bad one's place; then none is made.
+
+        `priority`, `session_id`: one for all, or one for each. `timeout`: seconds in which they are to be over.
+        """
         listed = prompt_list(prompts)
-        chosen = zip(params_list(params, len(listed)), priority_list(priority, len(listed)), strict=True)
+        many = len(listed)
+        urgencies, sessions = one_each("priority", priority, many), one_each("session_id", session_id, many)
+        asked = zip(listed, params_list(params, many), urgencies, sessions, strict=True)
         requests = []
-        for place, (prompt, (one, urgency)) in enumerate(zip(listed, chosen, strict=True)):
-            with at_place("prompts", place, len(listed)):
-                requests.append(self.make(prompt, one, priority=urgency, cache_salt=cache_salt))
+        for place, (prompt, one, urgency, session) in enumerate(asked):
+            with at_place("prompts", place, many):
+                made = self.make(prompt, one, priority=urgency, cache_salt=cache_salt, session_id=session)
+                requests.append(on_terms(made, user, timeout))
         return requests
 
     def make(
@@ -214,7 +227,7 @@ class RequestMaker:
             priority=self._priority(priority),
             bad_word_ids=bad_words,
             cache_salt=_well_formed("cache_salt", cache_salt if salt is None else salt),
-            session_id=_well_formed("session_id", session_id),
+            session_id=self._session(session_id),
         )
 
     def _check_params(self, params: SamplingParams, room: int) -> None:
@@ -248,10 +261,17 @@ class RequestMaker:
         if number and self._priority_needs:
             raise RequestError(
                 f"priority={number} would have no effect.",
-                f"Leave it out, or start with --scheduling-policy {' or '.join(self._priority_needs)}.",
+                f"Leave it out, or start the engine with scheduling_policy={' or '.join(self._priority_needs)}.",
                 param="priority",
             )
         return number
+
+    def _session(self, value: object) -> str:
+        name = _well_formed("session_id", value)
+        if name and self._no_sessions:
+            cause = f"session_id={name[:60]!r} would have no effect: {self._no_sessions}."
+            raise RequestError(cause, "Leave it out.", param="session_id")
+        return name
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         """Each bad word's ids at the start of a text and behind a space: most vocabularies spell the two differently.
@@ -318,6 +338,11 @@ class RequestMaker:
                 param="prompt_token_ids",
             )
         return token
+
+
+def on_terms(request: Request, user: object, timeout: object) -> Request:
+    """The request as this user's, which may take so many seconds (None: any time). RequestError for what cannot be."""
+    return replace(request, owner=_well_formed("user", user), deadline=deadline_of(request.arrival, timeout))
 
 
 def _expect_choice(params: SamplingParams, ends: frozenset[int], bad_words: tuple[tuple[int, ...], ...]) -> None:

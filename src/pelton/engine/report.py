@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pelton.core.clock import Clock
+from pelton.core.words.sizes import size_text
 from pelton.kv.group import most_blocks
 
-MIB = 1 << 20
 TYPICAL = 1024  # tokens of a request with its answer
 
 
@@ -22,7 +22,7 @@ class StartReport:
     `weight_bytes`: of the file, `held_bytes`: in memory. `weights`: how they are stored and multiplied.
     `activation_bytes`: working memory of the largest step. `placing`: how the threads share the cores.
     `step`: why max_num_batched_tokens is what it is.
-    `host_slots`: for each KV group, slots in which blocks of preempted requests wait. `disk`: what is kept in files.
+    `host_slots`: for each KV group, slots in host memory, for what `host_use` says. `disk`: what is kept in files.
     `notes`: sentences for the user, which are also logged as warnings.
     """
 
@@ -45,6 +45,7 @@ class StartReport:
     placing: str = ""
     step: str = ""
     host_slots: tuple[int, ...] = ()
+    host_use: str = ""
     disk: str = ""
 
     @property
@@ -91,10 +92,10 @@ class StartReport:
         return [
             f"model    {self.model}: dtype {self.dtype}",
             *([f"weights  {self.weights}"] if self.weights else []),
-            f"memory   weights {self.held_bytes / MIB:.1f} MiB, KV {self.kv_bytes / MIB:.1f} MiB when full, "
-            f"activations at most {self.activation_bytes / MIB:.1f} MiB",
+            f"memory   weights {size_text(self.held_bytes)}, KV {size_text(self.kv_bytes)} when full, "
+            f"activations at most {size_text(self.activation_bytes)}",
             f"kv       {self._kv_line()}, at most {self.max_model_len} per request",
-            *([f"swap     {self._swap_line()}"] if any(self.host_slots) else []),
+            *([f"host     {self._host_line()}"] if any(self.host_slots) else []),
             *([f"disk     {self.disk}"] if self.disk else []),
             f"room     concurrency: {fits}; max_num_seqs {self.max_num_seqs}",
             f"step     at most {self.max_num_batched_tokens} tokens" + (f": {self.step}" if self.step else ""),
@@ -102,9 +103,9 @@ class StartReport:
             f"start    {self.seconds:.2f} s ({phases})",
         ]
 
-    def _swap_line(self) -> str:
+    def _host_line(self) -> str:
         slots = " and ".join(map(str, self.host_slots))
-        return f"{slots} blocks of preempted requests, {self.swap_bytes / MIB:.1f} MiB when full"
+        return f"{slots} blocks of {self.host_use}, {size_text(self.swap_bytes)} when full"
 
     def _kv_line(self) -> str:
         groups = [

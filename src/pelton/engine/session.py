@@ -116,9 +116,15 @@ class Session:
                 return pieces
 
     def reset_prefix_cache(self) -> None:
-        """Forgets every cached block that no request uses."""
+        """Forgets every cached block that no request uses; returns when the files of such are gone."""
         with self._turn():
-            self.engine.reset_prefix_cache()
+            over = self.engine.reset_prefix_cache()
+        over.result()
+
+    def end_session(self, name: tuple[str, str]) -> bool:
+        """Lets go of what is held for a session, (salt, id); False where nothing is."""
+        with self._turn():
+            return self.engine.scheduler.sharing.sessions.end(name)
 
     def drop(self, request_ids: Iterable[str]) -> None:
         """Nobody waits for these any more: they end, if they have not yet; at once, or when the present turn is over.

@@ -1,6 +1,6 @@
 """One step of the engine, whole: plan -> masks -> run -> verify and sample -> commit -> events.
 
-With a planning depth of 2 the rows of the next plan are made while this one is run (schedule/ahead.py).
+With a planning depth of 2 the rows of the next plan are made while this one is run (schedule/ahead/).
 Invariant: lengths and blocks are committed before the step's tokens are told to anybody.
 """
 

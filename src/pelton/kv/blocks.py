@@ -48,9 +48,9 @@ class Blocks:
         """Blocks that so many tokens fill or begin."""
         return -(-tokens // self.block_size)
 
-    def alloc(self, count: int | Sequence[int]) -> Held | None:
+    def alloc(self, count: int | Sequence[int], *, overwritten: bool = False) -> Held | None:
         """`count` blocks of each group (or so many of this and so many of that one) with one reference each, or None
-        (nothing changed) where fewer are available.
+        (nothing changed) where fewer are available. `overwritten`: every byte of them is, at once.
         """
         counts = [count] * len(self.groups) if isinstance(count, int) else count
         if any(available < wanted for available, wanted in zip(self.available, counts, strict=True)):
@@ -67,7 +67,8 @@ class Blocks:
             fresh = {(number, block) for number, blocks in enumerate(added) for block in blocks}
             scrub = self._poisoned & fresh
             self._poisoned -= scrub
-            self._to_scrub += sorted(scrub)
+            if not overwritten:
+                self._to_scrub += sorted(scrub)
         return tuple(added)
 
     def share(self, held: Held) -> None:

@@ -9,9 +9,10 @@ from itertools import islice
 
 from pelton.core.plan import Lookup
 from pelton.kv.node import Node, chained
-from pelton.kv.prefix import BlockKeys, PrefixTree
+from pelton.kv.prefix import TOKEN_BYTES, BlockKeys, PrefixTree
 
 MOST_NAMESPACES = 256  # looked through for the same tokens
+MOST_NEAREST = 2  # blocks that agree longest: of those that agree equally long, one at most ends there
 
 
 def explain(tree: PrefixTree, keys: BlockKeys, found: Sequence[Node], most: int, cached: int, size: int) -> Lookup:
@@ -27,13 +28,14 @@ def explain(tree: PrefixTree, keys: BlockKeys, found: Sequence[Node], most: int,
         return Lookup("evicted", start)
     if not depth and any(key in root.children for root in islice(tree.roots(), MOST_NAMESPACES)):
         return Lookup("namespace")
-    shared, nearest = next(node.alike(key), (0, None))
-    width = len(key) // size
-    shared //= width
-    if nearest is None or not (depth or shared):
-        return Lookup("unseen", start)
-    return Lookup("diverged", start + shared, _token(key, shared, width), _token(nearest.key, shared, width))
+    nearest = [(common // TOKEN_BYTES, child) for common, child in islice(node.alike(key), MOST_NEAREST)]
+    shared = nearest[0][0] if nearest else 0
+    # What ends where the two still agree tells of no other token.
+    other = next((one for same, one in nearest if same == shared < len(one.key) // TOKEN_BYTES), None)
+    if other is None or not (depth or shared):
+        return Lookup("unseen", start + shared)
+    return Lookup("diverged", start + shared, _token(key, shared), _token(other.key, shared))
 
 
-def _token(key: bytes, place: int, width: int) -> int:
-    return int.from_bytes(key[place * width : (place + 1) * width], "little")
+def _token(key: bytes, place: int) -> int:
+    return int.from_bytes(key[place * TOKEN_BYTES : (place + 1) * TOKEN_BYTES], "little")

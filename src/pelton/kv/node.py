@@ -3,7 +3,7 @@
 Moves no block and counts no reference. Invariant: `children` has the keys of `_order`, which are sorted.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from hashlib import sha256
 
@@ -16,10 +16,22 @@ class Node:
     """One block of tokens; `blocks`: where its keys and values stand in each group, NULL_BLOCK: nowhere.
 
     `computed`: the steps that fill them are done. `attached`: it is still in the tree. `parent` None: it stands for a
-    namespace, its `key`, and has no block. `children` by their keys; changed by `add` and `detach` alone.
+    namespace, its `key`, and has no block. `children` by their keys; changed by `add` and `detach` alone. `tail`: its
+    block is filled in part, and nothing is behind it.
     """
 
-    __slots__ = ("__weakref__", "_digest", "_order", "attached", "blocks", "children", "computed", "key", "parent")
+    __slots__ = (
+        "__weakref__",
+        "_digest",
+        "_order",
+        "attached",
+        "blocks",
+        "children",
+        "computed",
+        "key",
+        "parent",
+        "tail",
+    )
 
     def __init__(self, key: bytes, groups: int, parent: "Node | None") -> None:
         self.key = key
@@ -28,6 +40,7 @@ class Node:
         self.children: dict[bytes, Node] = {}
         self.computed = False
         self.attached = True
+        self.tail = False
         self._order: list[bytes] = []
         self._digest = sha256(b"namespace\0" + key).digest() if parent is None else b""
 
@@ -58,6 +71,17 @@ class Node:
         del parent.children[self.key]
         del parent._order[bisect_left(parent._order, self.key)]
 
+    def longer(self, key: bytes) -> bool:
+        """Whether a child's key begins with this one and goes on."""
+        behind = bisect_right(self._order, key)
+        return behind < len(self._order) and self._order[behind].startswith(key)
+
+    def start_of(self, key: bytes) -> "Node | None":
+        """The child whose key is the start of this one, if there is one; of several the one nearest to it in order."""
+        before = bisect_left(self._order, key) - 1
+        start = self._order[before] if before >= 0 else key
+        return self.children[start] if start != key and key.startswith(start) else None
+
     def alike(self, key: bytes) -> "Iterator[tuple[int, Node]]":
         """(leading bytes in common, child), those first that have most in common. `key` may be the start of one."""
         order, behind = self._order, bisect_left(self._order, key)
@@ -80,6 +104,7 @@ class Node:
         assert self.attached and sorted(self.children) == self._order
         for key, child in self.children.items():
             assert child.parent is self and child.key == key
+            assert not (child.tail and child.children), "something is behind a block that is not full"
 
 
 def chained(above: bytes, key: bytes) -> bytes:

@@ -1,10 +1,10 @@
 """PrefixTree: full blocks by the tokens they hold, so that requests that begin alike share them. Knows no request.
 
 A trie of blocks of tokens for each namespace; the path to a node spells all tokens up to its block's end, compared
-exactly (no hashes). A node has a block for each KV group, or none where it was evicted. Papers: arXiv 2312.07104
-(RadixAttention), 2309.06180. Invariant where no group has a window: whoever holds a node's block holds the blocks of
-all its ancestors and gives them back tail first; so a node falls out of use after its descendants, and the first is a
-leaf.
+exactly (no hashes). A node has a block for each KV group, or none where it was evicted. A path may end in a *tail*, a
+block of fewer tokens, from which others copy. Papers: arXiv 2312.07104 (RadixAttention), 2309.06180. Invariant where
+no group has a window: whoever holds a node's block holds the blocks of all its ancestors and gives them back tail
+first; so a node falls out of use after its descendants, and the first is a leaf.
 """
 
 from collections import OrderedDict
@@ -16,6 +16,8 @@ from pelton.kv.group import KVGroup, first_block
 from pelton.kv.node import Ghosts, Node
 from pelton.kv.pool import NULL_BLOCK
 
+TOKEN_BYTES = 4  # of a key, for each token
+
 
 class BlockKeys(Protocol):
     """What one request's blocks hold."""
@@ -26,7 +28,7 @@ class BlockKeys(Protocol):
         ...
 
     def key(self, block: int) -> bytes:
-        """The tokens of this full block, all known, as bytes; each token takes equally many."""
+        """The tokens of this full block, all known, as bytes; each takes TOKEN_BYTES."""
         ...
 
     def part(self, block: int) -> bytes:
@@ -98,13 +100,18 @@ class PrefixTree:
     def insert(self, parent: Node, key: bytes, blocks: Sequence[int]) -> Node | None:
         """Blocks that somebody holds become a node; None (nothing changed) where its place is taken or gone.
 
-        With windows a place that is taken is no end: a group whose block is missing there gets this one.
+        With windows a place that is taken is no end: a group whose block is missing there gets this one. For a tail,
+        whose key is shorter, it is taken too where another block begins with the same tokens.
         """
-        if not parent.attached or (self._windowless and key in parent.children):
+        tail = len(key) < self._block_size * TOKEN_BYTES
+        if not parent.attached or (self._windowless and key in parent.children) or (tail and parent.longer(key)):
             return None
         node = parent.children.get(key)
         if node is None:
             node = parent.add(key)
+            node.tail = tail
+            if (start := parent.start_of(key)) is not None:
+                _cool(start, self._unused)
         for group, block in enumerate(blocks):
             if block == NULL_BLOCK or node.blocks[group] != NULL_BLOCK:
                 continue
@@ -126,7 +133,7 @@ class PrefixTree:
         """
         if (node := self._nodes[group].get(block)) is not None:
             self._unused[group][block] = node
-            if cold:
+            if cold or (node.tail and node.parent is not None and node.parent.longer(node.key)):
                 self._unused[group].move_to_end(block, last=False)
             while self._most_unused is not None and len(self._unused[group]) > self._most_unused:
                 self.evict(group)
@@ -138,7 +145,8 @@ class PrefixTree:
         self.evictions += 1
         if self.evicted is not None:
             self.evicted(node, group, block)
-        self.ghosts.add(node.digest)
+        if not node.tail:
+            self.ghosts.add(node.digest)
         self._forget(group, node)
         _prune(node)
 
@@ -217,6 +225,13 @@ def _prune(node: Node) -> None:
         parent = node.parent
         node.detach()
         node = parent
+
+
+def _cool(node: Node, unused: Sequence[OrderedDict[int, Node]]) -> None:
+    """Another block has all that this tail has: it goes before all others."""
+    for order, block in zip(unused, node.blocks, strict=True):
+        if node.tail and block in order:
+            order.move_to_end(block, last=False)
 
 
 def _check_leaves_go_first(group: int, unused: OrderedDict[int, Node]) -> None:

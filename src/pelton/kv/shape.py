@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pelton.kv.blocks import Blocks
 from pelton.kv.node import Node
 from pelton.kv.pool import NULL_BLOCK
+from pelton.kv.prefix import TOKEN_BYTES
 
 NAMED = 12  # hexadecimal digits of a namespace's digest
 DEEPEST = 100  # runs one in the other: readers of JSON have their limits
@@ -122,10 +123,9 @@ def _describe(blocks: Blocks, run: list[Node], wanted: Wanted) -> Json:
     if computing:
         told["computing"] = computing
     if wanted.tokens:
-        told["tokens"] = [token for node in run for token in _tokens(node.key, blocks.block_size)]
+        told["tokens"] = [token for node in run for token in _tokens(node.key)]
     return told
 
 
-def _tokens(key: bytes, size: int) -> list[int]:
-    width = len(key) // size
-    return [int.from_bytes(key[at : at + width], "little") for at in range(0, len(key), width)]
+def _tokens(key: bytes) -> list[int]:
+    return [int.from_bytes(key[at : at + TOKEN_BYTES], "little") for at in range(0, len(key), TOKEN_BYTES)]

@@ -63,10 +63,11 @@ class BlockTable:
             wanted.append(min(added, most - own))
         return tuple(wanted)
 
-    def adopt(self, held: Held, mixed: int = 0) -> None:
+    def adopt(self, held: Held, mixed: int = 0, node: Node | None = None) -> None:
         """Begins with these full blocks, which are the table's from now on: the caller took a reference for it.
 
-        Of the last `mixed` of them some groups lack theirs, which `restore` adds.
+        Of the last `mixed` of them some groups lack theirs, which `restore` adds. `node`: that of the last one before
+        these, for a path that has no block there any more; None: it is found by its blocks.
         """
         assert not self.num_blocks, f"the table has {self.num_blocks} blocks already"
         if not held or not held[0]:
@@ -79,12 +80,12 @@ class BlockTable:
             return
         last = self.depth - 1
         found = [self._source.tree.at(number, blocks[last]) for number, blocks in enumerate(held) if self._source.tree]
-        self.node = next((node for node in found if node is not None), None)
+        self.node = next((one for one in found if one is not None), node)
 
-    def restore(self, computed: int) -> Held | None:
+    def restore(self, computed: int, *, found: bool = False) -> Held | None:
         """Takes a block for every entry up to that of the last of `computed` tokens that has none and that the token at
-        index `computed` sees: its content comes from elsewhere. Returns those blocks, or None (nothing changed) where
-        too few are there.
+        index `computed` sees: its content comes from elsewhere. `found`: it is what others may find, too; else the
+        request's own. Returns those blocks, or None (nothing changed) where too few are there.
         """
         size = self._source.block_size
         entries = max(self.num_blocks, -(-computed // size))
@@ -100,6 +101,7 @@ class BlockTable:
                     blocks[place] = block
                 window = self._source.groups[number].window
                 self._passed[number] = min(entries, first_block(window, computed, size))
+            self._adopted = max(self._adopted, computed // size if found else 0)
         return added
 
     def grow(self, tokens: int) -> Held | None:

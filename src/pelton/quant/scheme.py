@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from pelton.core.needs import Needs
+from pelton.core.words.sizes import size_text
 from pelton.program.weights import Storage
 
 DENSE = frozenset({"F32", "F16", "BF16"})
 ROUNDED = frozenset({"F32", "F16"})  # hold more digits than bf16
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class WeightFacts:
 
     def sentence(self) -> str:
         """All of it for people: "4.9 bits per weight (Q4_1 79.0 MiB, F32 0.1 MiB): codes as stored ..."."""
-        sizes = ", ".join(f"{form} {size / MIB:.1f} MiB" for form, size in self.format_bytes.items())
+        sizes = ", ".join(f"{form} {size_text(size)}" for form, size in self.format_bytes.items())
         return f"{self.bits_per_weight:.2f} bits per weight ({sizes}): {self.arithmetic}"
 
 

@@ -82,11 +82,11 @@ class Draft:
     def admit(self, request: Tracked, start: Start, count: int) -> bool:
         """A request that has a row begins with what it found, already referenced, and takes blocks for `count` more."""
         assert request.row is not None
-        request.table.adopt(start.blocks, start.mixed)
+        request.table.adopt(start.blocks, start.mixed, start.node)
         request.computed = start.cached
         request.shared, request.copied = start.full, bool(start.source or start.loads)
         request.origin = start.origin
-        restored = request.table.restore(start.cached) if start.loads else ()
+        restored = request.table.restore(start.cached, found=start.node is not None) if start.loads else ()
         if restored is None:
             return False
         loads = {group: iter(targets) for group, targets in enumerate(restored)}

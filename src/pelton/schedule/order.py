@@ -1,4 +1,5 @@
-"""The interface of an order: who is tried first, who ranks first while it runs, and who gives way when blocks run out.
+"""The interface of an order: who is tried first, who ranks first while it runs, and who gives way when blocks run out;
+and what several orders have in common.
 
 It decides nothing else. Invariant: whatever it says changes when a request is computed, and none of its tokens.
 """
@@ -55,3 +56,30 @@ class Order(Protocol):
 
     def weigh(self, weights: Mapping[str, float]) -> None:
         """How much more than others some owners are to get; asked of an order that heeds owners, before all else."""
+
+
+class ByArrival(Order):
+    """What most orders have in common: while they run the first to come ranks first, and the last to come gives way
+    first.
+    """
+
+    def rank(self, request: NewRequest, number: int) -> tuple[float, ...]:
+        return (request.arrival, number)
+
+    def victim(self, running: Sequence[Tracked]) -> int:
+        return len(running) - 1
+
+
+class ByShiftedArrival(ByArrival):
+    """Waiting requests are tried as if they had come earlier or later than they did: a bounded shift is ageing."""
+
+    @abstractmethod
+    def shift(self, request: Tracked, view: QueueView) -> float:
+        """So many seconds later; bounded."""
+        ...
+
+    def queue(self, waiting: Sequence[Tracked], view: QueueView) -> Iterable[Tracked]:
+        def place(request: Tracked) -> tuple[float, tuple[float, ...]]:
+            return request.asked.arrival + self.shift(request, view), request.rank
+
+        return (*sorted(waiting[:LOOKED_AT], key=place), *waiting[LOOKED_AT:])

@@ -7,6 +7,7 @@ computed only once the step that fills it is committed, or in that very step.
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from pelton.core.config import CacheSection, ScheduleSection
@@ -17,10 +18,11 @@ from pelton.kv.blocks import Blocks
 from pelton.kv.group import KVGroup, most_blocks
 from pelton.kv.table import BlockTable
 from pelton.kv.tiers.worker import Carrier
-from pelton.schedule.ahead import Ahead
+from pelton.schedule.ahead.ahead import Ahead
 from pelton.schedule.draft import Draft
 from pelton.schedule.forks import Forks
 from pelton.schedule.gate import Gate
+from pelton.schedule.holdings import Holdings
 from pelton.schedule.order import Order
 from pelton.schedule.places import Places
 from pelton.schedule.planner import Planner
@@ -155,6 +157,7 @@ class Scheduler:
         self._forks.distrust(request)
         self.tiers.distrust(request)
         if request.private or not (request.shared or request.copied):
+            request.private = True  # it gives nothing any more
             return False
         tree = self._blocks.tree
         shared = [(group, block) for group, blocks in enumerate(held) for block in blocks[: request.shared]]
@@ -165,12 +168,12 @@ class Scheduler:
         self.preempt(request.request_id, keep=False)
         return True
 
-    def reset_prefix_cache(self) -> None:
-        """Drops every cached block that no request uses, and all sessions."""
+    def reset_prefix_cache(self) -> Future[None]:
+        """Drops every cached block that no request uses, and all sessions; done once files are gone too."""
         self.sharing.sessions.end_all()
         if self._blocks.tree is not None:
             self._blocks.tree.reset()
-        self.tiers.reset()
+        return self.tiers.reset()
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
@@ -307,6 +310,11 @@ class Scheduler:
         self.tiers.check(self._places.waiting)
         listed = {id(request) for request in (*self._places.waiting, *self._places.running)}
         assert listed == {id(request) for request in self._requests.values()}
+
+
+def holdings_of(scheduler: Scheduler) -> Holdings:
+    """Who holds what, now and whenever it is asked."""
+    return Holdings(scheduler._places, scheduler._blocks, scheduler.sharing.sessions, scheduler.tiers)
 
 
 def _longest(group: KVGroup, limits: ScheduleSection, block_size: int) -> int:

@@ -5,7 +5,7 @@ not used for its time, or is too much for the share of the pool that sessions ma
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pelton.kv.blocks import Blocks
@@ -39,6 +39,15 @@ class Sessions:
 
     def __contains__(self, name: Name) -> bool:
         return name in self._open
+
+    def held(self, name: Name) -> Held | None:
+        """What a session holds, None where there is none of this name; the same object until that changes."""
+        session = self._open.get(name)
+        return None if session is None else session.held
+
+    def listed(self) -> Iterator[tuple[Name, Held, float]]:
+        """All of them with what they hold, and when each is given up; the first is the first to be."""
+        return ((name, session.held, session.until) for name, session in self._open.items())
 
     @property
     def num_blocks(self) -> int:

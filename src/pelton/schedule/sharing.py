@@ -15,7 +15,7 @@ from pelton.kv.group import Held, first_block
 from pelton.kv.misses import explain
 from pelton.kv.node import Node
 from pelton.kv.pool import NULL_BLOCK
-from pelton.kv.prefix import BlockKeys
+from pelton.kv.prefix import TOKEN_BYTES, BlockKeys, PrefixTree
 from pelton.kv.shape import Wanted, shape
 from pelton.schedule.sessions import Sessions
 from pelton.schedule.tracked import Start, Tracked
@@ -103,8 +103,9 @@ class Sharing:
         """How many of the first tokens in `part` stand in a block behind `end` that can be copied, and in which."""
         least = max(1, self._blocks.block_size // WORTH)
         for shared, node in islice(end.alike(part), MOST_LOOKED_AT):
-            tokens = shared * self._blocks.block_size // len(node.key)
-            if tokens < least:
+            tokens = shared // TOKEN_BYTES
+            # All that is wanted is worth it where it is less: nothing of the block is computed then.
+            if not tokens or (tokens < least and shared < len(part)):
                 break
             if node.computed and NULL_BLOCK not in node.blocks:
                 return tokens, node
@@ -142,11 +143,33 @@ class Sharing:
         self._waits.pop(request, None)
         self._counted.discard(request)
         tree, keys, name = self._blocks.tree, request.gives, request.asked.session
-        if tree is not None and keys is not None and name is not None:
-            size = self._blocks.block_size
-            path = takewhile(lambda node: node.computed, tree.match(keys, request.computed // size))
-            if nodes := list(path):
-                self.sessions.keep(name, self._held(nodes, len(nodes) * size))
+        if tree is None or keys is None:
+            return
+        tail = self._enter_tail(request, tree, keys) if self._parts else None
+        if name is None:
+            return
+        size = self._blocks.block_size
+        nodes = list(takewhile(lambda node: node.computed, tree.match(keys, request.computed // size)))
+        whole = len(nodes) * size  # a tail is found from the end of what is before it
+        if tail is not None and tail.parent is (nodes[-1] if nodes else tree.root_of(keys.namespace)):
+            nodes.append(tail)
+        if nodes:
+            self.sessions.keep(name, self._held(nodes, whole))
+
+    def _enter_tail(self, request: Tracked, tree: PrefixTree, keys: BlockKeys) -> Node | None:
+        """The block that a request that is over has filled in part enters the tree, with all before it there; or the
+        one that is there with the same tokens.
+        """
+        table, size = request.table, self._blocks.block_size
+        count = min(request.computed, request.total - 1) - table.depth * size
+        if table.node is None or not 0 < count < size or table.num_blocks <= table.depth:
+            return None
+        key = keys.part(table.depth)[: count * TOKEN_BYTES]
+        entered = tree.insert(table.node, key, [blocks[table.depth] for blocks in table.blocks])
+        if entered is None:
+            return table.node.children.get(key)
+        entered.computed = True
+        return entered
 
     def describe(self, wanted: Wanted) -> dict[str, object]:
         """The shape of the memory, and what of it sessions hold, as JSON has it."""

@@ -46,7 +46,8 @@ class Start:
 
     `loads`: host slots (group, slot) whose content goes into new blocks: of each group in turn those that it lacks up
     to that of the last cached token, in the order of the entries. Some groups may lack theirs within the last `mixed`
-    of `blocks` already.
+    of `blocks` already. `node`: that of the last entry before these, where the loads are what the prefix tree had once;
+    None: they are the request's own.
     """
 
     blocks: Held = ()
@@ -57,6 +58,7 @@ class Start:
     lookup: Lookup | None = None
     loads: tuple[tuple[int, int], ...] = ()
     mixed: int = 0
+    node: Node | None = None
 
     @property
     def full(self) -> int:

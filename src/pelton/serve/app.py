@@ -12,7 +12,7 @@ from pelton.serve.errors import answer_bug, answer_error
 from pelton.serve.metrics import Metrics
 from pelton.serve.middleware import ApiKey, BodyLimit, RootPath
 from pelton.serve.request_id import HEADER, RequestId
-from pelton.serve.routes import kv, status
+from pelton.serve.routes import kv, slots, status
 from pelton.serve.routes.chat import chat
 from pelton.serve.routes.completions import completions
 from pelton.serve.routes.infill import infill
@@ -38,6 +38,8 @@ ROUTES = (
     Route("/reset_prefix_cache", status.reset_prefix_cache, methods=["POST"]),
     Route("/kv/tree", kv.tree),
     Route("/end_session", kv.end_session, methods=["POST"]),
+    Route("/slots", slots.slots),
+    Route("/slots/{id}", slots.act, methods=["POST"]),
     Route("/openapi.json", status.openapi),
     Route("/", status.root),
 )

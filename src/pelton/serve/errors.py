@@ -13,17 +13,21 @@ from starlette.responses import Response
 
 from pelton.core.errors import CapacityError, EngineDeadError, OverloadedError, PeltonError, RequestError
 from pelton.engine.load.deadlines import LATE
+from pelton.kv.tiers.slot_file import BUSY
 from pelton.serve.request_id import HEADER, request_id_of
 
 LOG = logging.getLogger("pelton.serve")
 MOST_TOLD = 1000  # characters
 RESTART_SECONDS = 5.0  # an engine that starts again is worth asking again after this
-_STATUS_OF_CODE = {"model_not_found": 404, "invalid_api_key": 401, LATE: 408}
+NOT_SUPPORTED = "not_supported"  # by the server's settings
+_STATUS_OF_CODE = {"model_not_found": 404, "invalid_api_key": 401, LATE: 408, BUSY: 409, NOT_SUPPORTED: 501}
 _TYPE_OF_STATUS = {
     401: "authentication_error",
     404: "not_found_error",
     408: "timeout_error",
+    409: "conflict_error",
     500: "internal_error",
+    501: "not_supported_error",
     503: "unavailable_error",
 }
 

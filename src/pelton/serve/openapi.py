@@ -11,6 +11,7 @@ from pelton import __version__
 from pelton.serve.errors import ErrorAnswer
 from pelton.serve.schema.answers import ChatAnswer, Text, TextAnswer, Tokens
 from pelton.serve.schema.fields import (
+    SLOT_ACTIONS,
     CallFields,
     ChatFields,
     CompletionFields,
@@ -19,6 +20,7 @@ from pelton.serve.schema.fields import (
     PromptFields,
     SamplingFields,
     SessionFields,
+    SlotFields,
     TokenizeFields,
 )
 from pelton.serve.schema.infill import InfillAnswer, InfillFields
@@ -54,7 +56,8 @@ GETS = {
     "/version": "Version of the server",
     "/metrics": "Metrics in Prometheus' text form",
     "/load": "Answers in the making",
-    "/kv/tree": "KV blocks and the prefix tree",
+    "/kv/tree": "KV blocks, the prefix tree, and who holds them",
+    "/slots": "Slots: sessions by number",
     "/openapi.json": "This document",
     "/": "Where to go from here",
 }
@@ -63,13 +66,20 @@ GETS = {
 @cache
 def document() -> Json:
     """The whole document as JSON."""
-    records: dict[type[msgspec.Struct], None] = {ErrorAnswer: None}
+    records: dict[type[msgspec.Struct], None] = {ErrorAnswer: None, SlotFields: None}
     for _, bodies, answer in POSTS.values():
         records |= dict.fromkeys(record for body in bodies for record in body)
         records |= {} if answer is None else {answer: None}
     _, schemas = msgspec.json.schema_components(records, ref_template=REFERENCE)
     paths: dict[str, Json] = {path: {"get": _operation(summary)} for path, summary in GETS.items()}
     paths["/v1/models/{id}"] = {"get": _operation("One name of the model", path_parameter="id")}
+    slot = _operation(
+        "Saves, restores or lets go what is held for a slot", bodies=((SlotFields,),), path_parameter="id"
+    )
+    slot["parameters"].append(
+        {"name": "action", "in": "query", "required": True, "schema": {"type": "string", "enum": list(SLOT_ACTIONS)}}
+    )
+    paths["/slots/{id}"] = {"post": slot}
     for path, (summary, bodies, answer) in POSTS.items():
         paths[path] = {"post": _operation(summary, bodies=bodies, answer=answer)}
     return {

@@ -51,7 +51,7 @@ class AskedEngine(Protocol):
     async def reset_prefix_cache(self) -> bool: ...
 
     async def ask(self, question: Question) -> bytes | None:
-        """None where no engine runs, or it ended meanwhile."""
+        """None where no engine runs, or it ended meanwhile; PeltonError where it refuses."""
         ...
 
 
@@ -132,6 +132,18 @@ class Service:
     def names(self) -> tuple[str, ...]:
         """What the model is called here; the engine has to have started."""
         return self.settings.served_model_names or (self.engine.front.config.model.model,)
+
+    @property
+    def slots(self) -> int:
+        """How many slots there are: one for each request that is computed at once."""
+        return self.engine.front.config.schedule.max_num_seqs
+
+    async def ask(self, question: Question) -> bytes:
+        """The engine's answer; a PeltonError where it refuses, or ends before it answers."""
+        answer = await self.engine.ask(question)
+        if answer is None:
+            raise EngineDeadError("The engine process ended before it could answer.", "Ask again in a few seconds.")
+        return answer
 
     def expect_running(self) -> None:
         """A PeltonError that becomes a 503, unless the engine takes requests."""

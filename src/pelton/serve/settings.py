@@ -28,7 +28,8 @@ class ServeSettings:
     `max_body_bytes`, `max_head_bytes`: larger bodies, and URLs and headers together, are refused.
     `client_timeout`: seconds that a client may take for a request's head, and be silent in its body; 0: any time.
     `trust_request_chat_template`: requests may bring a template, which is a program. `show_cached_tokens`: /kv/tree may
-    tell token ids of all prompts. `allowed_origins`: of browsers ("*": any); none: no CORS headers.
+    tell token ids of all prompts. `slot_save_path`: the folder in which slots are saved; None: none is.
+    `allowed_origins`: of browsers ("*": any); none: no CORS headers.
     `watchdog_timeout`: seconds without a sign of life after which the engine counts as hanging, or more where its steps
     are long (docs/processes.md).
     """
@@ -56,6 +57,7 @@ class ServeSettings:
     client_timeout: float = 30.0
     trust_request_chat_template: bool = False
     show_cached_tokens: bool = False
+    slot_save_path: str | None = None
 
     def __post_init__(self) -> None:
         _need(bool(self.host.strip()), "host", self.host, "an address or a name of this machine")
@@ -85,6 +87,8 @@ class ServeSettings:
         _need(self.max_body_bytes >= 1, "max_body_bytes", self.max_body_bytes, "at least 1")
         least = self.max_head_bytes
         _need(least >= LEAST_HEAD_BYTES, "max_head_bytes", least, f"at least {LEAST_HEAD_BYTES}")
+        folder = self.slot_save_path
+        _need(folder is None or Path(folder).is_dir(), "slot_save_path", folder, "a folder that exists")
         self._check_ssl()
 
     def _check_ssl(self) -> None:

@@ -1,4 +1,4 @@
-"""Terms: whose a request is, and how long it may take, by its body, its headers and the server's settings.
+"""Terms: whose a request is, its session, and how long it may take, by body, headers and the server's settings.
 
 It reads no keys but to tell them apart. Invariant: no key leaves this file.
 """
@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from starlette.types import Scope
 
 from pelton.core.errors import RequestError
-from pelton.core.request import Request, owner_of_key
-from pelton.serve.schema.fields import MAX_SECONDS
+from pelton.core.request import Request, owner_of_key, slot_session
+from pelton.serve.schema.fields import MAX_NAME, MAX_SECONDS
 from pelton.serve.settings import ServeSettings
 
 HEADER = "X-Request-Timeout"
+SESSION_HEADER = "X-Session-Id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,32 @@ def terms_of(settings: ServeSettings, scope: Scope, user: str | None = None, tim
         _, _, key = _header(scope, b"authorization").partition(b" ")
         return Terms(owner_of_key(key.strip().decode("latin-1")), seconds)
     return Terms(user or "", seconds)
+
+
+def session_of(scope: Scope, slots: int, session_id: str | None, id_slot: int | None = None) -> str:
+    """The id of the session that the body's fields name, or else the header; "" where nothing does.
+
+    `slots`: how many there are. RequestError for a slot that there is not, and for what is no name.
+    """
+    if id_slot is not None and id_slot >= 0:
+        if session_id is not None:
+            raise RequestError("id_slot and session_id both name a session.", "Give one of them.", param="id_slot")
+        return slot_session(expect_slot(id_slot, slots))
+    if session_id is not None:
+        return session_id
+    name = _header(scope, SESSION_HEADER.lower().encode()).decode("latin-1")
+    if name and not (len(name) <= MAX_NAME and name.isascii() and name.isprintable()):
+        raise RequestError(f"{SESSION_HEADER} holds no name.", f"It has 1 to {MAX_NAME} printable ASCII characters.")
+    return name
+
+
+def expect_slot(number: int, slots: int) -> int:
+    """The number of a slot; RequestError where there is no such."""
+    if not 0 <= number < slots:
+        raise RequestError(
+            f"There is no slot {number}.", f"They are numbered from 0 to {slots - 1} (max_num_seqs).", param="id_slot"
+        )
+    return number
 
 
 def _seconds(scope: Scope) -> float | None:

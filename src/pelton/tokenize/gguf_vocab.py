@@ -6,13 +6,12 @@ Invariant: while the cached file is there, the large arrays of the metadata are 
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from pelton.checkpoint.mapped import quoted
+from pelton.core.cache import kept_file
 from pelton.core.environment import cache_folder
 from pelton.core.errors import CheckpointError
 from pelton.tokenize.gguf_kinds.arrays import FIELD
@@ -87,22 +86,7 @@ def cached_tokenizer_json(metadata: Mapping[str, object], source: str, *, rebuil
     _log.info("building the tokenizer, once")
     text = json.dumps(vocabulary.tokenizer_json(metadata), ensure_ascii=False)
     try:
-        _write_whole(path, text)
+        kept_file.write_whole(path, text.encode())
     except OSError as error:
         _log.debug("%s cannot be written, so the tokenizer will be made again: %s", path, error)
     return text
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write so that a reader at any time, also after a crash, sees the whole file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

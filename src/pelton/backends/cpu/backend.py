@@ -59,4 +59,4 @@ class CpuBackend:
             return None
         inputs = INT8 if rounded and any(rate.inputs == INT8 for rate in probe.products) else FLOAT
         read = read_rate(probe, working_set, len(worker_cores(threads)))
-        return Rates(read, matrix_rate(probe, inputs), f"probed {probe.date}{probe.mark}")
+        return Rates(read, matrix_rate(probe, inputs), f"probed {probe.date}{probe.mark}", probe.busy)

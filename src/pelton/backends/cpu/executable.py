@@ -144,6 +144,9 @@ class CpuBlockOps:
     def content(self, group: int, block: int) -> Bytes:
         return self._native.block_view(group, block)
 
+    def write(self, group: int, block: int, data: bytes) -> None:
+        self._native.write_block(group, block, data)
+
     def export_canonical(self, group: int, block: int, tokens: int) -> Float32:
         """fp32 [layers, 2, heads, tokens, dim]; key and value widths must be equal."""
         return _unpack(self._states[group], self._native.read_block(group, block), self._exact)[..., :tokens, :]

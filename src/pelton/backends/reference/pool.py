@@ -29,9 +29,11 @@ class KVPool:
         content: Bytes = torch.cat([part.view(torch.uint8) for part in both]).numpy()
         return content
 
-    def load(self, slot: int, block: int) -> None:
-        """A host slot's bytes become a block."""
-        raw = torch.from_numpy(self.host[slot]).view(self.keys.dtype)
+    def fill(self, block: int, content: Bytes) -> None:
+        """Bytes as `content` tells them become a block."""
+        if content.shape != (self.keys[block].nbytes + self.values[block].nbytes,):
+            raise ValueError(f"a block of {content.shape} bytes")
+        raw = torch.from_numpy(content).view(self.keys.dtype)
         keys, values = self.keys[block], self.values[block]
         keys.copy_(raw[: keys.numel()].view(keys.shape))
         values.copy_(raw[keys.numel() :].view(values.shape))
@@ -76,13 +78,17 @@ class ReferenceBlocks:
     def content(self, group: int, block: int) -> Bytes:
         return self._pools[group].content(block)
 
+    def write(self, group: int, block: int, data: bytes) -> None:
+        self._pools[group].fill(block, np.frombuffer(bytearray(data), np.uint8))
+
     def save(self, group: int, block: int, slot: int) -> None:
         """A block's bytes go to a host slot."""
         self._pools[group].host[slot] = self._pools[group].content(block)
 
     def load(self, group: int, slot: int, block: int) -> None:
         """The opposite."""
-        self._pools[group].load(slot, block)
+        pool = self._pools[group]
+        pool.fill(block, pool.host[slot])
 
     def export_canonical(self, group: int, block: int, tokens: int) -> Float32:
         """fp32 [layers, 2, heads, tokens, dim] of the block's first tokens."""

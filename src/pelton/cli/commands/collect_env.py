@@ -15,9 +15,10 @@ import click
 
 import pelton
 from pelton.cli.options import debug_option
-from pelton.cli.terminal import emit, size_text, table_lines
+from pelton.cli.terminal import emit, table_lines
 from pelton.core.environment import KNOWN, cache_folder, variable
 from pelton.core.errors import PeltonError
+from pelton.core.words.sizes import size_text
 
 PACKAGES = ("numpy", "ml_dtypes", "tokenizers", "huggingface_hub", "jinja2", "msgspec", "click", "tqdm")
 SERVING = ("uvicorn", "uvloop", "httptools", "starlette", "aiohttp", "prometheus_client", "pyyaml")

@@ -15,7 +15,8 @@ from pelton.backends.cpu.probe.identity import identify
 from pelton.backends.cpu.probe.limits import expansion_rate, largest, matrix_rate, read_rate
 from pelton.backends.cpu.probe.measure import FULL, QUICK, Effort, measure
 from pelton.cli.options import debug_option
-from pelton.cli.terminal import emit, say, say_notes, shows_progress, size_text, table_lines
+from pelton.cli.terminal import emit, say, say_notes, shows_progress, table_lines
+from pelton.core.words.sizes import size_text
 
 GIGA, TERA = 1e9, 1e12
 THREADS_A_CORE = 4  # more of them would measure how they wait for each other, for a very long time

@@ -22,9 +22,10 @@ from pelton.cli.options import (
     model_options,
     parse_length,
 )
-from pelton.cli.terminal import count_text, emit, say_notes, size_text, table_lines
+from pelton.cli.terminal import count_text, emit, say_notes, table_lines
 from pelton.core.config import ACTIVATIONS, DTYPES, resolve
 from pelton.core.errors import SettingError, beyond
+from pelton.core.words.sizes import size_text
 from pelton.models import build_module, config_notes
 from pelton.models.overrides import overridden, override_config, override_notes
 from pelton.program.costs import OpCost, op_costs, total_cost

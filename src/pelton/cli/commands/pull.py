@@ -9,8 +9,9 @@ from pelton.checkpoint.fetch.hub_files import folder_settings
 from pelton.checkpoint.fetch.sources import DEFAULT_MODEL, SHORT_NAMES, local_path
 from pelton.cli.fetching import fetch_section, fetched
 from pelton.cli.options import debug_option, fetch_options
-from pelton.cli.terminal import emit, say, size_text
+from pelton.cli.terminal import emit, say
 from pelton.core.environment import cache_folder
+from pelton.core.words.sizes import size_text
 
 
 @click.command("pull", epilog=f"Short names: {', '.join(SHORT_NAMES)}.")

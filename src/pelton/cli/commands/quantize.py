@@ -15,8 +15,9 @@ from pelton.cli.commands.perplexity import read_text
 from pelton.cli.fetching import fetch_section, fetched
 from pelton.cli.loading import load
 from pelton.cli.options import ENGINE_HELP, Choosing, Flags, debug_option, fetch_options
-from pelton.cli.terminal import emit, say_notes, shows_progress, size_text, table_lines
+from pelton.cli.terminal import emit, say_notes, shows_progress, table_lines
 from pelton.core.errors import SettingError
+from pelton.core.words.sizes import size_text
 from pelton.measure.agreement import Scores, agreement, score
 from pelton.measure.sample_text import SAMPLE_TEXT
 from pelton.models import build_module

@@ -15,9 +15,10 @@ from pelton.checkpoint.fetch.sources import DEFAULT_MODEL, HubModel, find_source
 from pelton.checkpoint.tokenizer_files import open_tokenizer_files
 from pelton.cli.fetching import fetch_section, fetched
 from pelton.cli.options import debug_option, fetch_options
-from pelton.cli.terminal import count_text, emit, need_stdin, say_notes, size_text, table_lines
+from pelton.cli.terminal import count_text, emit, need_stdin, say_notes, table_lines
 from pelton.core.config import FetchSection
 from pelton.core.errors import CheckpointError, RequestError, UnsupportedModelError
+from pelton.core.words.sizes import size_text
 from pelton.measure.tokens import Subject, Text, TokenCosts, count, relative, together
 from pelton.models import build_module
 from pelton.program.passes import run_passes

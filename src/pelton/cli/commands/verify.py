@@ -27,8 +27,9 @@ from pelton.cli.terminal import Status, decode_text, emit, say, say_notes, shows
 from pelton.core.config import ACTIVATIONS, DTYPES, LINEAR_FORMS, EngineConfig, resolve
 from pelton.core.errors import CapacityError, CheckpointError, RequestError, SettingError
 from pelton.engine.needs import check_names
+from pelton.measure.verify.kept import Kept, facts_of
 from pelton.measure.verify.start import Ready, start
-from pelton.measure.verify.verify import Extent, verify
+from pelton.measure.verify.verify import Extent, dimensions, verify
 
 MAX_TOKENS = 24
 SCHEDULES = 50
@@ -80,6 +81,12 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     metavar="K",
     help="Run schedule K alone, as a report named it; without --schedules and --minutes.",
 )
+@click.option(
+    "--resume",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Keep what was found in FILE as it goes, and go on from there where it exists.",
+)
 @max_tokens_option(MAX_TOKENS, "Tokens of each answer.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draws the schedules.")
 @click.option("--dtype", type=click.Choice(DTYPES), help=ENGINE_HELP["dtype"])
@@ -109,10 +116,12 @@ def verify_model(model: str | None, model_flag: str | None, as_json: bool, **fla
     reference = choose_model(model, model_flag)
     extent, config = _extent(flags), _config(reference, flags)
     ready = _ready(config, flags)
-    if not shows_progress():
-        say(f"verifying with the {ready.report.isa} kernels; the report comes at the end ...", dim=True)
+    seed = _whole(flags["seed"])
     try:
-        report = verify(ready.rig, ready.cases, extent, seed=_whole(flags["seed"]), progress=shows_progress())
+        kept = _kept(flags, reference, seed, ready)
+        if not shows_progress():
+            say(f"verifying with the {ready.report.isa} kernels; the report comes at the end ...", dim=True)
+        report = verify(ready.rig, ready.cases, extent, seed=seed, progress=shows_progress(), kept=kept)
     finally:
         ready.close()
     if as_json:
@@ -150,6 +159,15 @@ def _ready(config: EngineConfig, flags: Flags) -> Ready:
     return ready
 
 
+def _kept(flags: Flags, model: str, seed: int, ready: Ready) -> Kept | None:
+    """What `--resume` names."""
+    file = flags["resume"]
+    if file is None:
+        return None
+    facts = facts_of(model, ready.report.dtype, ready.report.backend, seed, ready.cases, dimensions())
+    return Kept(Path(str(file)), f"--resume {file}", facts, ready.rig.clock)
+
+
 @contextmanager
 def _naming(flags: Flags) -> Iterator[None]:
     """Errors about what a flag asks for say which one."""
@@ -175,9 +193,9 @@ def _naming(flags: Flags) -> Iterator[None]:
 
 def _extent(flags: Flags) -> Extent:
     schedules, minutes, only = flags["schedules"], flags["minutes"], flags["only"]
-    for name, value in (("--schedules", schedules), ("--minutes", minutes)):
+    for name, value in (("--schedules", schedules), ("--minutes", minutes), ("--resume", flags["resume"])):
         if only is not None and value is not None:
-            raise click.UsageError(f"--only {only} runs that schedule alone. Leave {name} {value:g} out.")
+            raise click.UsageError(f"--only {only} runs that schedule alone. Leave {name} {_told(value)} out.")
     if schedules is None and minutes is None:
         schedules = SCHEDULES
     return Extent(schedules, minutes, only)  # type: ignore[arg-type]
@@ -186,3 +204,7 @@ def _extent(flags: Flags) -> Extent:
 def _whole(value: object) -> int:
     assert isinstance(value, int)
     return value
+
+
+def _told(value: object) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -1,6 +1,6 @@
 """Flags of other engines: spellings that `pelton serve` takes for its own, and those that mean nothing here, and why.
 
-Only where the meaning is equal is a spelling taken. What is said of the engine's settings stands in core/config.py,
+Only where the meaning is equal is a spelling taken. What is said of other engines' settings stands in core/words,
 here what is about flags and the server alone. Invariant: no flag is in two of the tables.
 """
 
@@ -62,10 +62,12 @@ ALIASES: Mapping[str, Alias] = {
     "--ssl-cert-file": Alias("ssl_certfile"),
 }
 
-# vLLM's switches for what is always on here, and why they change nothing.
+# Switches for what is always on here, and why they change nothing.
 ALWAYS_ON: Mapping[str, str] = {
     "--enable-chunked-prefill": "prompts are always computed in pieces of at most max_num_batched_tokens",
     "--enable-request-id-headers": "every answer has its id in X-Request-Id",
+    # llama-server's
+    "--slots": "GET /slots is always there",
 }
 
 # Flags that are another spelling of a setting in ELSEWHERE.

@@ -119,6 +119,12 @@ _DOOR: tuple[tuple[str, Kind, str, str], ...] = (
     ("request_timeout", Kind.NUMBER, REQUESTS, "Seconds that a request may take that does not say; 0: any time."),
     ("trust_request_chat_template", Kind.SWITCH, REQUESTS, "Let requests bring a chat template."),
     ("show_cached_tokens", Kind.SWITCH, REQUESTS, "Let /kv/tree tell the tokens of cached prompts."),
+    (
+        "slot_save_path",
+        Kind.TEXT,
+        REQUESTS,
+        "Folder to which POST /slots/N saves what a slot holds; without it none is.",
+    ),
     ("enable_log_requests", Kind.SWITCH, LOGS, "Log each request."),
     ("disable_access_log", Kind.SWITCH, LOGS, "Do not log each answer's status."),
     ("log_level", Kind.WORD, LOGS, "What the server logs: critical, error, warning, info or debug."),

@@ -1,6 +1,7 @@
 """StepBudget: how many tokens a step takes at most, by a target for the gaps between tokens and the machine's speed.
 
-By the Program's cost rules and the rates of a kept probe, else by a few steps timed at the start (see calibrate).
+By the Program's cost rules and the rates of a kept probe, if it was quiet, else by a few steps timed at the start (see
+calibrate).
 Invariant: a step has room for a token of each request.
 """
 
@@ -19,6 +20,7 @@ MOST_TIMED = 512  # where the step has to have its memory before anything is kno
 REACHED = 0.6  # of the rates in whole steps of prompts, as measured (bench/results/step.jsonl)
 TIMED = BLOCK_TOKENS  # tokens of the longer one of the steps that are timed
 ALONE = "one request at a time holds up nobody"
+NO_TARGET = "no target for gaps between tokens (itl_target_ms 0)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,10 @@ def choose_budget(module: Module, schedule: ScheduleSection, rates: Rates | None
     """
     given, rows, target = schedule.max_num_batched_tokens, schedule.max_num_seqs, schedule.itl_target_ms
     if not target:
-        return StepBudget(given, "as set")
+        return StepBudget(given, "as set" if target is None else NO_TARGET)
     if rows == 1:
         return StepBudget(given, ALONE)
-    if rates is None:
+    if rates is None or rates.busy:
         return StepBudget(max(_least(rows), min(MOST_TIMED, _most(module))), "", open=True)
 
     def seconds(tokens: int) -> float:

@@ -5,10 +5,13 @@ Invariant: each request is told as late at most once, and not before its time.
 
 from heapq import heappop, heappush
 
+from pelton.core.errors import RequestError
 from pelton.core.events import RequestFinished
+from pelton.core.params import real
 from pelton.core.request import Request
 
 LATE = "request_timeout"  # the code of a request that its deadline ended
+MOST_SECONDS = 1e6
 
 
 class Deadlines:
@@ -44,3 +47,17 @@ class Deadlines:
 
     def _error(self, request_id: str) -> str:
         return f"The request was not finished within the {self._allowed[request_id]:g} s that it was given."
+
+
+def deadline_of(arrival: float, seconds: object) -> float | None:
+    """When a request that arrived then and may take so long is late; None without a limit. RequestError for no time."""
+    if seconds is None:
+        return None
+    number = real(seconds)
+    if number is None or not 0 < number <= MOST_SECONDS:
+        raise RequestError(
+            f"timeout={seconds!r} is out of range.",
+            f"It must be seconds, above 0 and at most {MOST_SECONDS:g}.",
+            param="timeout",
+        )
+    return arrival + number

@@ -59,6 +59,7 @@ class PreemptionAdvice:
         fits = min(max(1, stats.running), self._rows)
         return (
             f"{self._preempted} preemptions in {seconds} s, for {self._began} starts of requests: the KV cache has "
-            f"{stats.kv_blocks} blocks, and requests that run together need more. What they lost is computed again. "
+            f"{stats.kv_blocks} blocks, and requests that run together need more. What they lost is computed again or "
+            "copied twice. "
             f"Raise kv_cache_memory_bytes, or set max_num_seqs={fits}: so many fit at present."
         )

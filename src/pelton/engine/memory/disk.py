@@ -11,17 +11,20 @@ import pelton
 from pelton.backends.backend import Executable
 from pelton.checkpoint.checkpoint import Checkpoint
 from pelton.core.clock import Clock
-from pelton.core.config import EngineConfig
+from pelton.core.config import CacheSection, EngineConfig
 from pelton.core.counters import Counters
 from pelton.core.environment import cache_folder
-from pelton.kv.tiers.files import BlockFiles
+from pelton.core.errors import SettingError
+from pelton.core.words.sizes import size_text
+from pelton.engine.capacity import least
+from pelton.kv.tiers.files import BlockFiles, file_bytes, folder_of, try_folder
 from pelton.kv.tiers.worker import DiskWorker
 from pelton.program.coordinates import coordinates
 from pelton.program.module import Module
 from pelton.schedule.scheduler import Scheduler
 
 ORDER = 1  # the order of sums (docs/numerics.md)
-GIB = 1 << 30
+KEY_BYTES = 4  # of a token
 IDLE_BYTES = 32 << 20  # are copied at a time: a request that comes in that moment waits for a few milliseconds
 PATIENCE = 5.0  # seconds that the end of an engine takes for writing what is cached
 
@@ -47,13 +50,46 @@ def fingerprint(config: EngineConfig, module: Module, checkpoint: Checkpoint, ex
     return sha256(repr(decides).encode()).digest()
 
 
-def open_disk(config: EngineConfig, fingerprinted: bytes, executable: Executable) -> DiskWorker:
-    """The thread that carries blocks to and from the files."""
-    folder = config.cache.kv_disk_folder
-    top = cache_folder() / "kv" if folder is None else Path(folder).expanduser()
-    blocks = executable.blocks()
-    files = BlockFiles(top, fingerprinted, config.cache.kv_disk_bytes, Counters())
-    return DiskWorker(files, lambda group, slot: blocks.slot(group, slot).data)
+def open_disk(config: EngineConfig, fingerprinted: bytes, executable: Executable, clock: Clock) -> DiskWorker:
+    """The thread that carries blocks to and from the files.
+
+    SettingError where kv_disk_bytes has no room for a block of each KV group, or no such file can be written to the
+    folder now: whoever asks for files wants to know that there will be none.
+    """
+    cache, blocks = config.cache, executable.blocks()
+    sizes = [file_bytes(size, cache.block_size * KEY_BYTES) for size in executable.block_bytes]
+    if cache.kv_disk_bytes < sum(sizes):
+        raise SettingError(
+            f"kv_disk_bytes={cache.kv_disk_bytes} has no room for a block of each KV group.",
+            f"Set kv_disk_bytes to at least {least(sum(sizes))}, or to 0.",
+        )
+    top = _folder(cache)
+    try:
+        try_folder(folder_of(top, fingerprinted), max(sizes))
+    except OSError as error:
+        named = f"The folder {top} for kv_disk_bytes={cache.kv_disk_bytes}"
+        if cache.kv_disk_folder is not None:
+            named = f"kv_disk_folder={cache.kv_disk_folder!r}"
+        raise SettingError(
+            f"{named} cannot work: {error.strerror or error}.",
+            "Set kv_disk_folder to a folder that this process may write to and that has room, or leave out "
+            "kv_disk_bytes.",
+        ) from error
+    files = BlockFiles(top, fingerprinted, cache.kv_disk_bytes, Counters())
+    return DiskWorker(files, lambda group, slot: blocks.slot(group, slot).data, clock)
+
+
+def _folder(cache: CacheSection) -> Path:
+    """Of the files of all models."""
+    if cache.kv_disk_folder is None:
+        return cache_folder() / "kv"
+    try:
+        return Path(cache.kv_disk_folder).expanduser()
+    except RuntimeError as error:
+        raise SettingError(
+            f"kv_disk_folder={cache.kv_disk_folder!r} cannot work: there is no such home folder.",
+            "Set kv_disk_folder to the whole path of a folder.",
+        ) from error
 
 
 def close_disk(worker: DiskWorker, scheduler: Scheduler, executable: Executable, clock: Clock) -> None:
@@ -77,7 +113,7 @@ def disk_line(worker: DiskWorker | None, limit: int) -> str:
         return ""
     files = worker.files
     return (
-        f"{files.count} blocks of earlier prompts in {files.folder}, at most {limit / GIB:.1f} GiB with those of other "
+        f"{files.count} blocks of earlier prompts in {files.folder}, at most {size_text(limit)} with those of other "
         "models"
     )
 

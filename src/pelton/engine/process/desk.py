@@ -23,7 +23,7 @@ from pelton.engine.process.messages import (
     Abort,
     Add,
     Ask,
-    CacheReset,
+    Figures,
     Inbound,
     Outbound,
     Question,
@@ -104,7 +104,7 @@ class Questions:
         return len(self._open)
 
     async def ask(self, message: Callable[[int], Inbound]) -> bytes | None:
-        """The answer to the message with this number, None where the engine died."""
+        """The answer to the message with this number, None where the engine died; the error by which it was refused."""
         number = next(self._numbers)
         done: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._open[number] = done
@@ -114,10 +114,13 @@ class Questions:
         finally:
             self._open.pop(number, None)
 
-    def answer(self, number: int, body: bytes) -> None:
-        done = self._open.get(number)
+    def answer(self, told: Told) -> None:
+        done = self._open.get(told.number)
         if done is not None and not done.done():
-            done.set_result(body)
+            if told.failure is None:
+                done.set_result(told.body)
+            else:
+                done.set_exception(told.failure.error())
 
     def end(self) -> None:
         """Nothing is answered any more."""
@@ -167,10 +170,10 @@ class Desk:
 
     async def reset_prefix_cache(self) -> bool:
         """True once the engine has done it, False where it died."""
-        return await self._questions.ask(ResetPrefixCache) is not None
+        return await self.ask(ResetPrefixCache()) is not None
 
     async def ask(self, question: Question) -> bytes | None:
-        """The engine's answer, None where it died."""
+        """The engine's answer, None where it died; PeltonError where it refuses."""
         return await self._questions.ask(lambda number: Ask(number, question))
 
     def abort_all(self) -> None:
@@ -190,12 +193,11 @@ class Desk:
             case Refused(taken=taken):
                 self._seen(taken)
                 self.books.refuse(message)
-            case CacheReset(number=number, stats=stats):
+            case Figures(stats=stats) | Told(stats=stats):
                 self.stats = stats
-                self._questions.answer(number, b"")
-            case Told(number=number, body=body, stats=stats):
-                self.stats = stats
-                self._questions.answer(number, body)
+                self._audience.step(stats, ())
+                if isinstance(message, Told):
+                    self._questions.answer(message)
             case _:
                 _log.error("The engine process said %s out of place.", type(message).__name__)
 

@@ -6,6 +6,8 @@ Invariant: messages arrive whole and in order; what the socket does not take now
 import select
 import signal
 import socket
+from contextlib import suppress
+from math import ceil
 
 from pelton.engine.process.messages import Frames, Inbound, Outbound, decode_inbound, encode
 
@@ -13,7 +15,7 @@ CHUNK = 1 << 18
 
 
 class Line:
-    """Not thread-safe. A signal that has a Python handler ends `receive`'s waiting."""
+    """Not thread-safe, but for `wake`. A signal that has a Python handler ends `receive`'s waiting."""
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
@@ -33,10 +35,12 @@ class Line:
         """The socket's, which is readable once there is something to receive."""
         return self._socket.fileno()
 
-    def receive(self, *, wait: bool) -> list[Inbound]:
-        """The messages that are there; with `wait`, once there is one, or a signal. EOFError: the parent is gone."""
+    def receive(self, *, wait: bool, seconds: float | None = None) -> list[Inbound]:
+        """The messages that are there; with `wait`, once there is one, or a signal, or somebody calls `wake`, or after
+        so many seconds. EOFError: the parent is gone.
+        """
         if wait:
-            self._wait()
+            self._wait(seconds)
         self._flush()
         messages: list[Inbound] = []
         while True:
@@ -56,6 +60,11 @@ class Line:
         """The message is on its way; never waits. A parent that is gone is told by `receive`."""
         self._unsent += encode(message)
         self._flush()
+
+    def wake(self) -> None:
+        """Ends the waiting in `receive`, or the next one. For other threads."""
+        with suppress(OSError):  # it is full of that already, or closed
+            self._waker.send(b"\0")
 
     def finish(self, seconds: float) -> None:
         """Waits, at most this long, until all is sent."""
@@ -81,8 +90,8 @@ class Line:
                 return
             del self._unsent[:sent]
 
-    def _wait(self) -> None:
+    def _wait(self, seconds: float | None) -> None:
         self._poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        for fd, _ in self._poll.poll():
+        for fd, _ in self._poll.poll(None if seconds is None else ceil(1000 * seconds)):
             if fd == self._woken.fileno():
                 self._woken.recv(CHUNK)

@@ -9,6 +9,8 @@ import logging
 import os
 import signal
 import sys
+from itertools import islice
+from pathlib import Path
 from types import FrameType
 
 import msgspec
@@ -19,16 +21,19 @@ from pelton.core.errors import EngineDeadError, PeltonError
 from pelton.core.plan import StepPlan
 from pelton.engine.build import build_engine
 from pelton.engine.engine import Engine
+from pelton.engine.memory.errands import Errand, Errands, reset
+from pelton.engine.memory.slots import Slots
 from pelton.engine.process.flight import FlightRecord
 from pelton.engine.process.line import Line
 from pelton.engine.process.messages import (
     Abort,
     Add,
     Ask,
-    CacheReset,
     DescribeCache,
+    DescribeSlots,
     EndSession,
     Failure,
+    Figures,
     Finishing,
     Gone,
     Inbound,
@@ -36,6 +41,8 @@ from pelton.engine.process.messages import (
     Ready,
     Refused,
     ResetPrefixCache,
+    RestoreSession,
+    SaveSession,
     Shutdown,
     Start,
     StartFailed,
@@ -46,22 +53,31 @@ from pelton.engine.process.messages import (
     config_of,
 )
 from pelton.kv.shape import Wanted
+from pelton.schedule.scheduler import holdings_of
+from pelton.schedule.sessions import Sessions
 
 MOST_BROKEN = 5  # steps in a row after which a fresh process is the better try
 FINISH_SECONDS = 2.0
+SIGN_SECONDS = 5.0  # between signs of life, while something takes long and nothing else is done
+JUST_AFTER = 0.001  # seconds after the end of a session, to be behind it
 _PR_SET_PDEATHSIG = 1
 
 _log = logging.getLogger("pelton")
 
 
 class Loop:
-    """Steps the engine and does what the parent says in between."""
+    """Steps the engine and does what the parent says in between. `slots`: who saves and restores sessions."""
 
-    def __init__(self, engine: Engine, line: Line, flight: FlightRecord, clock: Clock) -> None:
+    def __init__(
+        self, engine: Engine, line: Line, flight: FlightRecord, clock: Clock, slots: Slots | None = None
+    ) -> None:
         self._engine = engine
         self._line = line
         self._flight = flight
         self._clock = clock
+        self._slots = slots
+        self._errands = Errands(line.wake)
+        self._holdings = holdings_of(engine.scheduler)
         self._taken = 0
         self._broken = 0
         self._finishing = False
@@ -83,14 +99,44 @@ class Loop:
             if self._finishing and not self._told:
                 self._told = True
                 self._line.send(Finishing())
-            idle = not self._engine.has_work
-            if idle and self._finishing:
+            idle = not self._engine.has_work and not self._errands.ready
+            if idle and self._finishing and not self._errands:
                 return "it was told to end by a signal"
-            for message in self._line.receive(wait=idle):
+            for message in self._line.receive(wait=idle, seconds=self._patience() if idle else None):
                 self._do(message)
+            if idle:
+                self._look_up()
+            self._go_on()
             if self._engine.has_work and not self._over:
                 self._step()
         return "it was told to end"
+
+    def _patience(self) -> float | None:
+        """How long nothing need be done where nobody says anything."""
+        ends = [end - self._clock.now() + JUST_AFTER for _, _, end in islice(self._sessions.listed(), 1)]
+        ends += [SIGN_SECONDS] if self._errands else []
+        return max(0.0, min(ends)) if ends else None
+
+    def _look_up(self) -> None:
+        """Sessions end by time also where no step does; and what takes long is alive."""
+        before = len(self._sessions)
+        self._sessions.expire(self._clock.now())
+        if self._errands or len(self._sessions) < before:
+            self._line.send(Figures(self._stats()))
+
+    def _go_on(self) -> None:
+        """With what takes longer than a moment."""
+        over = self._errands.advance()
+        if over is None:
+            return
+        number, answer = over
+        if isinstance(answer, bytes):
+            self._line.send(Told(number, answer, self._stats()))
+            return
+        if not isinstance(answer, PeltonError):
+            _log.error("Question %d could not be answered", number, exc_info=answer)
+            answer = PeltonError(f"What was asked could not be done: {type(answer).__name__}: {answer}.")
+        self._line.send(Told(number, b"", self._stats(), Failure.of(answer)))
 
     def _do(self, message: Inbound) -> None:
         match message:
@@ -103,19 +149,19 @@ class Loop:
             case Abort(request_ids=request_ids):
                 for request_id in request_ids:
                     self._engine.abort(request_id)
-            case ResetPrefixCache(number=number):
-                self._engine.reset_prefix_cache()
-                self._line.send(CacheReset(number, self._stats()))
             case Ask(number=number, question=question):
                 body = self._answer(question)
-                self._line.send(Told(number, body, self._stats()))
+                if isinstance(body, bytes):
+                    self._line.send(Told(number, body, self._stats()))
+                else:
+                    self._errands.add(number, body)
             case Shutdown():
                 self._over = True
             case Start():
                 _log.error("The engine process was told to start twice.")
 
     def _stats(self) -> EngineStats:
-        """Those of the last step, with what memory holds now."""
+        """Those of the last step, with what memory holds now; of a step they tell nothing."""
         now = self._engine.scheduler.stats()
         return msgspec.structs.replace(
             self._engine.stats,
@@ -124,17 +170,40 @@ class Loop:
             cached_blocks=now.cached_blocks,
             sessions=now.sessions,
             session_blocks=now.session_blocks,
+            disk_blocks=now.disk_blocks,
+            disk_bytes=now.disk_bytes,
+            step_tokens=0,
+            step_sequences=0,
+            step_seconds=0.0,
+            step_steps=0,
         )
 
-    def _answer(self, question: Question) -> bytes:
-        sharing = self._engine.scheduler.sharing
+    def _answer(self, question: Question) -> bytes | Errand:
+        """The answer, or what brings it."""
+        scheduler, slots = self._engine.scheduler, self._slots
         match question:
-            case DescribeCache(runs=runs, tokens=tokens):
-                waste, tiers = self._engine.scheduler.stats().kv_waste, self._engine.scheduler.tiers.figures()
-                told = {**sharing.describe(Wanted(runs, tokens)), "waste": waste, "tiers": tiers}
+            case DescribeCache(runs=runs, tokens=tokens, requests=requests):
+                waste, tiers = scheduler.stats().kv_waste, scheduler.tiers.figures()
+                held = self._holdings.describe(requests, names=tokens)
+                told = {**scheduler.sharing.describe(Wanted(runs, tokens)), "waste": waste, "tiers": tiers, **held}
                 return msgspec.json.encode(told)
             case EndSession(session=session):
-                return b"1" if sharing.sessions.end(session) else b""
+                tokens_held = self._holdings.tokens(session)
+                return str(tokens_held).encode() if self._sessions.end(session) else b""
+            case DescribeSlots():
+                return msgspec.json.encode(self._holdings.slots(scheduler.limits.max_num_seqs, scheduler.max_len))
+            case SaveSession(session=session, path=path) if slots is not None:
+                return slots.save(session, Path(os.fsdecode(path)))
+            case RestoreSession(session=session, path=path) if slots is not None:
+                return slots.restore(session, Path(os.fsdecode(path)))
+            case ResetPrefixCache():
+                return reset(self._engine)
+            case _:
+                raise RuntimeError("sessions are saved by engines that build_engine made")
+
+    @property
+    def _sessions(self) -> Sessions:
+        return self._engine.scheduler.sharing.sessions
 
     def _add(self, wire: WireRequest, sequences: tuple[str, ...]) -> None:
         """All sequences of a request join, or it is refused."""
@@ -204,7 +273,7 @@ def _serve(start: Start, others: list[Inbound], line: Line, flight: FlightRecord
         _log.exception("The engine could not be built")
         return _failed(error, line)
     try:
-        loop = Loop(parts.engine, line, flight, clock)
+        loop = Loop(parts.engine, line, flight, clock, parts.slots)
 
         def terminate(number: int, frame: FrameType | None) -> None:
             loop.finish()

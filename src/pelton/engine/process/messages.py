@@ -141,26 +141,43 @@ class Abort(msgspec.Struct, frozen=True, tag=True, array_like=True):
     request_ids: tuple[str, ...]
 
 
-class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Drops every cached block that nobody uses; answered by a CacheReset with the same number."""
-
-    number: int
-
-
 class DescribeCache(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The shape of the KV memory, as JSON: see kv/shape.py."""
+    """The shape of the memory, as JSON (kv/shape.py), and who holds it: `requests` at most (schedule/holdings.py)."""
 
     runs: int
     tokens: bool = False
+    requests: int = 0
 
 
 class EndSession(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What is held for a session, (salt, id), is let go. Answered by b"1", or by b"" where there is none."""
+    """What is held for a session, (salt, id), is let go. Answered by how many tokens that had, b"" for none."""
 
     session: tuple[str, str]
 
 
-Question = DescribeCache | EndSession
+class DescribeSlots(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """All slots, as JSON: see Holdings.slots."""
+
+
+class SaveSession(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What is held for a session goes to a file. Answered by JSON: see Slots.save."""
+
+    session: tuple[str, str]
+    path: bytes
+
+
+class RestoreSession(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The opposite: see Slots.restore."""
+
+    session: tuple[str, str]
+    path: bytes
+
+
+class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Drops every cached block that nobody uses, and the files of such. Answered by b"" once they are gone."""
+
+
+Question = DescribeCache | EndSession | DescribeSlots | SaveSession | RestoreSession | ResetPrefixCache
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -174,7 +191,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """End now, whatever is open."""
 
 
-Inbound = Start | Add | Stop | Abort | ResetPrefixCache | Ask | Shutdown
+Inbound = Start | Add | Stop | Abort | Ask | Shutdown
 
 
 # From the engine process.
@@ -225,19 +242,19 @@ class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     taken: int = 0
 
 
-class CacheReset(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The prefix cache was reset."""
+class Figures(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What memory holds has changed without a step, or something that was asked takes its time."""
 
-    number: int
     stats: EngineStats
 
 
 class Told(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The answer to the question of this number, and the figures after it."""
+    """The answer to the question of this number, or why there is none, and the figures after it."""
 
     number: int
     body: bytes
     stats: EngineStats
+    failure: Failure | None = None
 
 
 class Finishing(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -250,7 +267,7 @@ class Gone(msgspec.Struct, frozen=True, tag=True, array_like=True):
     reason: str
 
 
-Outbound = Ready | StartFailed | Step | Refused | CacheReset | Told | Finishing | Gone
+Outbound = Ready | StartFailed | Step | Refused | Figures | Told | Finishing | Gone
 
 _encoder = msgspec.msgpack.Encoder()
 _inbound = msgspec.msgpack.Decoder(Inbound)

@@ -3,10 +3,12 @@
 Invariant: two blocks of a KV group have the same name exactly if their paths spell the same in the same namespace.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pelton.kv.group import Held
 from pelton.kv.node import Node, chained
-from pelton.kv.prefix import BlockKeys
+from pelton.kv.prefix import TOKEN_BYTES, BlockKeys, PrefixTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,10 @@ class Labelled:
 
 
 class Path:
-    """Digests of what a request's keys spell behind a root, computed as far as they are asked for."""
+    """Digests of what a request's keys spell behind `root`, computed as far as they are asked for."""
 
     def __init__(self, root: Node, keys: BlockKeys) -> None:
+        self.root = root
         self._keys = keys
         self._digests = [root.digest]
 
@@ -47,3 +50,19 @@ class Path:
     def labelled(self, group: int, entry: int) -> Labelled:
         """The same with what tells that it is the right one."""
         return Labelled(self.name(group, entry), self._digests[entry], self._keys.key(entry))
+
+
+def nodes_of(tree: PrefixTree, held: Held) -> list[Node]:
+    """The path whose blocks somebody holds, as a table has them; empty where its end is in the tree no more."""
+    ends = (tree.at(group, blocks[-1]) for group, blocks in enumerate(held) if blocks)
+    node = next((found for found in ends if found is not None), None)
+    nodes = list[Node]()
+    while node is not None and node.parent is not None:
+        nodes.append(node)
+        node = node.parent
+    return nodes[::-1]
+
+
+def tokens_of(keys: Iterable[bytes]) -> int:
+    """How many tokens the blocks of these keys hold."""
+    return sum(map(len, keys)) // TOKEN_BYTES

@@ -49,7 +49,7 @@ class BlockFiles:
         self.counters = counters
         self.bytes = 0  # of all files, as far as it is known
         self._top = folder
-        self.folder = folder / fingerprint.hex()[:FOLDER_LETTERS]
+        self.folder = folder_of(folder, fingerprint)
         self._fingerprint = fingerprint
         self._limit = limit
         self._known: set[str] = set()
@@ -73,15 +73,15 @@ class BlockFiles:
         path = self._path(block.name)
         fresh = path.with_name(f"{path.name}.{os.getpid()}{PART}")
         head = _HEAD.pack(*self._stated(block, len(content)), blake2b(content, digest_size=DIGEST_BYTES).digest())
-        size = len(head) + len(block.key) + len(content)
+        size = file_bytes(len(content), len(block.key))
         if size > self._limit:
             return False
         try:
             # Prompts stand in the files as they are, so they are their owner's alone.
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(fresh, "wb", buffering=0, opener=_open_for_owner) as file:
+            with open(fresh, "wb", buffering=0, opener=open_for_owner) as file:
                 for part in (head, block.key, content):
-                    _write_all(file.fileno(), part)
+                    write_all(file.fileno(), part)
             fresh.replace(path)
         except OSError as error:
             self._failed(error)
@@ -194,7 +194,7 @@ class BlockFiles:
             for entry in os.scandir(folder):
                 try:
                     if entry.name.endswith(PART):
-                        _drop_if_left(Path(entry.path))
+                        drop_if_left(Path(entry.path))
                     elif entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
                         stat = entry.stat(follow_symlinks=False)
                         yield _File(stat.st_mtime_ns, stat.st_size, Path(entry.path))
@@ -205,18 +205,42 @@ class BlockFiles:
         self._known = known
 
 
-def _open_for_owner(path: str, flags: int) -> int:
+def folder_of(top: Path, fingerprint: bytes) -> Path:
+    """Where in the folder of all the files of this fingerprint are."""
+    return top / fingerprint.hex()[:FOLDER_LETTERS]
+
+
+def file_bytes(content: int, key: int) -> int:
+    """Size of the file of a block with so many bytes of content, whose key has so many."""
+    return _HEAD.size + key + content
+
+
+def try_folder(folder: Path, size: int) -> None:
+    """OSError where no file of so many bytes can be written to the folder, which is made; none is left."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    trial = folder / f"trial.{os.getpid()}{PART}"
+    try:
+        with open(trial, "wb", buffering=0, opener=open_for_owner) as file:
+            write_all(file.fileno(), bytes(size))
+    finally:
+        with suppress(OSError):
+            trial.unlink(missing_ok=True)
+
+
+def open_for_owner(path: str, flags: int) -> int:
+    """A new file is its owner's alone."""
     return os.open(path, flags, 0o600)
 
 
-def _drop_if_left(path: Path) -> None:
+def drop_if_left(path: Path) -> None:
     """Deletes a part of a file whose writer is gone."""
     writer = path.name.removesuffix(PART).rpartition(".")[2]
     if writer.isdecimal() and not Path(f"/proc/{writer}").exists():
         path.unlink(missing_ok=True)
 
 
-def _write_all(file: int, data: bytes | Buffer) -> None:
+def write_all(file: int, data: bytes | Buffer) -> None:
+    """All of it; OSError where the disk has no room for that."""
     view = memoryview(data)
     while view:
         written = os.write(file, view)

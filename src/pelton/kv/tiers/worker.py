@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from pelton.core.clock import Clock, SystemClock
 from pelton.kv.tiers.chain import Labelled, Name
 from pelton.kv.tiers.files import BlockFiles, Buffer
 
@@ -27,10 +28,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A job that is over, and how each of its blocks went."""
+    """A job that is over, and how each of its blocks went; `seconds` that it took, 0 where nobody measures that."""
 
     job: Job
     good: tuple[bool, ...]
+    seconds: float = 0.0
 
 
 class Carrier(Protocol):
@@ -60,11 +62,12 @@ class Carrier(Protocol):
 
 
 class DiskWorker:
-    """A Carrier with a thread. `slot(group, slot)`: the memory of a host slot."""
+    """A Carrier with a thread. `slot(group, slot)`: the memory of a host slot. `clock`: by which jobs are timed."""
 
-    def __init__(self, files: BlockFiles, slot: Callable[[int, int], Buffer]) -> None:
+    def __init__(self, files: BlockFiles, slot: Callable[[int, int], Buffer], clock: Clock | None = None) -> None:
         self.files = files
         self._slot = slot
+        self._clock = clock or SystemClock()
         self._jobs: queue.SimpleQueue[Job | Callable[[], object] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
         self._waits_for: set[Name] = set()  # to be written
@@ -108,8 +111,9 @@ class DiskWorker:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             if isinstance(job, Job):
+                began = self._clock.now()
                 good = [self._carry(job.read, *pair) for pair in zip(job.blocks, job.slots, strict=True)]
-                self._done.put(Done(job, tuple(good)))
+                self._done.put(Done(job, tuple(good), self._clock.now() - began))
             else:
                 job()
 

@@ -14,6 +14,8 @@ from pelton.core.errors import SettingError
 
 Message = Mapping[str, object]
 TokenIds = tuple[int, ...]
+PROMPT_KEYS = ("prompt", "prompt_token_ids", "messages")  # of a line of a file; it has one of them
+PROMPT_FORM = 'Give it one of these: "prompt" (text), "prompt_token_ids", "messages".'
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,14 @@ def json_lines(file: Path, called: str = "") -> Iterator[Mapping[str, object]]:
         if not isinstance(row, dict):
             raise SettingError(f"{called}, line {number}, is no JSON object.", 'Write it like {"prompt": "..."}.')
         yield row
+
+
+def prompt_key(row: Mapping[str, object]) -> str:
+    """Which of PROMPT_KEYS a line has; ValueError that says what is wrong where it has none or several."""
+    there = [key for key in PROMPT_KEYS if row.get(key) is not None]
+    if len(there) == 1:
+        return there[0]
+    raise ValueError(f"has {' and '.join(there)}" if there else "has no prompt")
 
 
 def text_of(file: Path, called: str) -> str:

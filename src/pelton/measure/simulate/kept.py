@@ -1,19 +1,18 @@
 """Slack kept in the cache folder, a file for each model, arithmetic, machine and build. It measures nothing.
 
-Invariant: a file that is damaged, makes no sense or is another's counts as none; a reader sees a whole file or none.
+Invariant: a file that is damaged, makes no sense or is another's counts as none.
 """
 
 import hashlib
 import logging
 import math
-import os
-import tempfile
 from dataclasses import astuple
 from pathlib import Path
 
 import msgspec
 
 from pelton.backends.cpu.probe.figures import Identity
+from pelton.core.cache import kept_file
 from pelton.core.environment import cache_folder
 from pelton.measure.simulate.step_seconds import Curve, Rates, Slack
 from pelton.program.coordinates import coordinates
@@ -44,18 +43,16 @@ def key_of(module: Module, identity: Identity, *, exact: bool) -> str:
     return hashlib.blake2b(repr(known).encode(), digest_size=16).hexdigest()
 
 
-def kept_file(key: str) -> Path:
+def steps_file(key: str) -> Path:
     """Where the figures of a key are kept."""
     return cache_folder() / "steps" / f"{key}.json"
 
 
 def load(key: str) -> Calibrated | None:
     """What was kept; None where there is nothing that can be used."""
-    path = kept_file(key)
-    try:
-        kept = msgspec.json.decode(path.read_bytes(), type=_File)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:  # most often: it is not there yet
-        _log.debug("%s: %s", path, error)
+    path = steps_file(key)
+    kept = kept_file.load_json(path, _File)
+    if kept is None:
         return None
     if kept.format != FORMAT or kept.key != key or not _sound(kept.calibrated):
         _log.debug("%s is of another model or machine, or damaged", path)
@@ -65,21 +62,7 @@ def load(key: str) -> Calibrated | None:
 
 def save(key: str, calibrated: Calibrated) -> Path | None:
     """The file it is kept in; None where the cache folder cannot be written."""
-    path = kept_file(key)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(_File(FORMAT, key, calibrated)) + b"\n")
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        _log.debug("%s cannot be written: %s", path, error)
-        return None
-    return path
+    return kept_file.save(steps_file(key), msgspec.json.encode(_File(FORMAT, key, calibrated)) + b"\n")
 
 
 def _sound(kept: Calibrated) -> bool:

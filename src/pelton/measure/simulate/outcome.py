@@ -54,6 +54,7 @@ def outcome(replayed: Replayed, stats: EngineStats, goals: Mapping[str, float]) 
         "prefix_evictions": stats.prefix_evictions_total,
         "computed_tokens": stats.computed_tokens_total,
         "preemptions": stats.preemptions_total,
+        "swaps": stats.swaps_total,
         "steps": stats.steps_total,
         "calls": len(course),
         "mean_kv_usage": _over_time(course, course.usage, seconds),

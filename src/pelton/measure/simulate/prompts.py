@@ -8,10 +8,7 @@ from pelton.core.errors import RequestError, SettingError
 from pelton.core.params import SamplingParams
 from pelton.engine.front import Front
 from pelton.engine.prompts import Prompt, PromptLimits, RequestMaker, check_conversation
-from pelton.measure.bench.workload import TokenIds, json_lines
-
-FORM = 'Give it "prompt" (text), "prompt_token_ids" or "messages".'
-KEYS = ("prompt", "prompt_token_ids")
+from pelton.measure.bench.workload import PROMPT_FORM, TokenIds, json_lines, prompt_key
 
 
 def prompt_ids(path: Path, front: Front, limits: PromptLimits, told: Callable[[], object]) -> list[TokenIds]:
@@ -28,20 +25,20 @@ def prompt_ids(path: Path, front: Front, limits: PromptLimits, told: Callable[[]
             raise SettingError(f"--prompts {path}: prompt {number}: {error.cause}", error.remedy) from error
         told()
     if not found:
-        raise SettingError(f"--prompts {path} has no prompts.", FORM)
+        raise SettingError(f"--prompts {path} has no prompts.", PROMPT_FORM)
     return found
 
 
 def _ids(row: Mapping[str, object], front: Front, maker: RequestMaker) -> TokenIds:
-    messages = row.get("messages")
-    prompt: Prompt
-    if messages is not None:
+    try:
+        key = prompt_key(row)
+    except ValueError as error:
+        raise RequestError(f"It {error}.", PROMPT_FORM) from error
+    prompt: Prompt = {key: row[key]}
+    if key == "messages":
+        messages = row[key]
         check_conversation(messages)
         assert isinstance(messages, list)
         text = front.template().render(messages)
         prompt = {"prompt_token_ids": maker.encode(text, bos=False, param="messages")}
-    else:
-        prompt = {key: row[key] for key in KEYS if row.get(key) is not None}
-        if not prompt:
-            raise RequestError("It holds no prompt.", FORM)
     return maker.make(prompt, SamplingParams(max_tokens=1, seed=0)).prompt_token_ids

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pelton.backends.backend import (
+    LOAD,
+    SAVE,
     BlockOps,
     CompileOptions,
     Float32,
@@ -66,8 +68,9 @@ class VirtualExecutable:
         """Token 0 for each logit row of each step."""
         starts, counts = inputs.starts.tolist(), inputs.counts.tolist()
         rows, began = len(inputs.logit_rows), self._clock.now()
-        self._clock.advance(self.times.around(len(starts)) + self._copies(inputs))
-        done, seconds = 0, 0.0
+        copying, moving = self._block_work(inputs)
+        self._clock.advance(self.times.around(len(starts)) + copying + moving)
+        done, seconds = 0, copying + moving
         while done < inputs.repeat and (not done or self._clock.now() < self.due):
             taken = self.times.step([(start + done, count) for start, count in zip(starts, counts, strict=True)], rows)
             self._clock.advance(taken)
@@ -75,13 +78,14 @@ class VirtualExecutable:
             done += 1
         self._steps += done
         self.busy += self._clock.now() - began
-        return _tokens(rows * done, done, seconds)
+        return _tokens(rows * done, done, seconds, moving)
 
-    def _copies(self, inputs: StepInputs) -> float:
-        """Seconds of the step's work on blocks."""
-        if inputs.block_ops is None:
-            return 0.0
-        return self.times.copying(sum(self._bytes[group] for group in inputs.block_ops[:, 1].tolist()))
+    def _block_work(self, inputs: StepInputs) -> tuple[float, float]:
+        """Seconds of the step's work on blocks: of copies and scrubs among them, of moves to host slots and back."""
+        sizes = {True: 0, False: 0}
+        for kind, group, _, _ in () if inputs.block_ops is None else inputs.block_ops.tolist():
+            sizes[kind in (SAVE, LOAD)] += self._bytes[group]
+        return self.times.copying(sizes[False]), self.times.copying(sizes[True])
 
     def blocks(self) -> BlockOps:
         return VirtualBlocks()
@@ -93,10 +97,12 @@ class VirtualExecutable:
         """Nothing."""
 
 
-def _tokens(rows: int, steps: int, seconds: float) -> StepOutputs:
+def _tokens(rows: int, steps: int, seconds: float, moving: float) -> StepOutputs:
     zeros, none = np.zeros(rows, np.int32), np.zeros((rows, 0), np.int32)
     scores: Float32 = np.zeros(rows, np.float32)
-    return StepOutputs(zeros, scores, zeros, zeros, none, none.astype(np.float32), steps=steps, seconds=seconds)
+    return StepOutputs(
+        zeros, scores, zeros, zeros, none, none.astype(np.float32), steps=steps, seconds=seconds, moving=moving
+    )
 
 
 class VirtualBlocks:
@@ -116,6 +122,9 @@ class VirtualBlocks:
 
     def content(self, group: int, block: int) -> NDArray[np.uint8]:
         raise NotImplementedError(NOTHING)
+
+    def write(self, group: int, block: int, data: bytes) -> None:
+        """Nothing."""
 
     def export_canonical(self, group: int, block: int, tokens: int) -> Float32:
         raise NotImplementedError(NOTHING)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.backends.backend import BlockOps, Executable, StepInputs, StepOutputs, WorkingMemory
+from pelton.backends.backend import Executable, StepInputs, StepOutputs
+from pelton.backends.passed_on import PassedOn
 
 UInt64 = NDArray[np.uint64]
 NOT_COMPUTED = 0
@@ -51,39 +52,16 @@ def first_difference(reference: Hashes, found: Hashes, labels: Sequence[str], la
     return None
 
 
-class TracedExecutable:
+class TracedExecutable(PassedOn):
     """An Executable that asks for hashes in every step; `last` [ops, tokens] are those of the last one."""
 
     def __init__(self, inner: Executable) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.last: UInt64 = np.zeros((0, 0), np.uint64)
-
-    @property
-    def block_bytes(self) -> tuple[int, ...]:
-        return self._inner.block_bytes
-
-    @property
-    def memory(self) -> WorkingMemory:
-        return self._inner.memory
-
-    def allocate(self, blocks: tuple[int, ...]) -> None:
-        self._inner.allocate(blocks)
-
-    def labels(self) -> tuple[str, ...]:
-        return self._inner.labels()
 
     def run(self, inputs: StepInputs) -> StepOutputs:
         """As the inner one's, which must give hashes."""
-        outputs = self._inner.run(replace(inputs, trace=True))
+        outputs = self.inner.run(replace(inputs, trace=True))
         assert outputs.trace is not None, "the backend gave no hashes"
         self.last = outputs.trace
         return outputs
-
-    def blocks(self) -> BlockOps:
-        return self._inner.blocks()
-
-    def counters(self) -> dict[str, int]:
-        return self._inner.counters()
-
-    def close(self) -> None:
-        self._inner.close()

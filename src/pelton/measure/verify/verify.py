@@ -16,6 +16,7 @@ from pelton.measure.verify import DIMENSIONS
 from pelton.measure.verify.cases import Case, Cases
 from pelton.measure.verify.compare import Gap, explain, first_gap
 from pelton.measure.verify.dimension import Dimension
+from pelton.measure.verify.kept import Kept
 from pelton.measure.verify.plan import Cell, Planner, Round, Schedule
 from pelton.measure.verify.play import Answer, Played, play, play_alone
 from pelton.measure.verify.report import CellReport, Difference, Report
@@ -34,9 +35,9 @@ class Extent:
     minutes: float | None = None
     only: int | None = None
 
-    def numbers(self) -> Iterator[int]:
-        """Numbers of the schedules, in order."""
-        return iter([self.only]) if self.only is not None else islice(count(), self.schedules)
+    def numbers(self, ran: int = 0) -> Iterator[int]:
+        """Numbers of the schedules, in order; the first `ran` of them are done."""
+        return iter([self.only]) if self.only is not None else islice(count(), ran, self.schedules)
 
 
 @dataclass(slots=True)
@@ -46,10 +47,28 @@ class _Found:
     answers: int = 0
     tokens: int = 0
     steps: int = 0
+    seconds: float = 0.0
     tried: Counter[Cell] = field(default_factory=Counter)
     events: dict[Cell, Counter[str]] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
     others: int = 0
+
+    @classmethod
+    def of(cls, report: Report | None) -> "_Found":
+        """What a report says; None: nothing yet."""
+        if report is None:
+            return cls()
+        cells = [(tuple(one.cell.items()), one) for one in report.cells]
+        return cls(
+            answers=report.answers,
+            tokens=report.tokens,
+            steps=report.steps,
+            seconds=report.seconds,
+            tried=Counter({cell: one.schedules for cell, one in cells}),
+            events={cell: Counter(one.events) for cell, one in cells},
+            differences=list(report.differences),
+            others=report.others,
+        )
 
 
 def dimensions() -> dict[str, Dimension]:
@@ -65,12 +84,15 @@ def verify(
     seed: int = 0,
     over: Mapping[str, Dimension] | None = None,
     progress: bool = False,
+    kept: Kept | None = None,
 ) -> Report:
     """Runs schedules as far as `extent` goes; the report says whether all answers were equal. `over`: dimensions.
 
-    A difference ends nothing: the schedules behind it are run all the same.
+    A difference ends nothing: the schedules behind it are run all the same. `kept`: what ran before is not run again,
+    and part of the report.
     """
-    return _Verifier(rig, cases, seed, dimensions() if over is None else over).run(extent, progress=progress)
+    verifier = _Verifier(rig, cases, seed, dimensions() if over is None else over)
+    return verifier.run(extent, progress=progress, kept=kept)
 
 
 class _Verifier:
@@ -82,17 +104,26 @@ class _Verifier:
         self._planner = Planner(cases, over, rig.sizes, seed)
         self._alone: dict[tuple[Case, int], Answer] = {}
 
-    def run(self, extent: Extent, *, progress: bool) -> Report:
-        clock, found = self._rig.clock, _Found()
-        began = clock.now()
+    def run(self, extent: Extent, *, progress: bool, kept: Kept | None) -> Report:
+        clock, found = self._rig.clock, _Found.of(None if kept is None else kept.before)
+        began, before, ran = clock.now(), found.seconds, found.tried.total()
         total = 1 if extent.only is not None else extent.schedules
-        with tqdm(total=total, desc="Schedules", unit="schedule", disable=not progress) as bar:
-            for number in extent.numbers():
+        if kept is not None:
+            kept.save(self._report(found))  # so that a file that cannot be written is told at once
+        with tqdm(total=total, initial=ran, desc="Schedules", unit="schedule", disable=not progress) as bar:
+            for number in extent.numbers(ran):
                 if extent.minutes is not None and clock.now() - began >= 60 * extent.minutes:
                     break
                 self._try(self._planner.schedule(number), found)
+                found.seconds = before + clock.now() - began
+                if kept is not None and kept.due:
+                    kept.save(self._report(found))
                 bar.update()
-        return self._report(found, clock.now() - began)
+        found.seconds = before + clock.now() - began
+        report = self._report(found)
+        if kept is not None:
+            kept.save(report)
+        return report
 
     def _try(self, schedule: Schedule, found: _Found) -> None:
         found.tried[schedule.cell] += 1
@@ -182,7 +213,7 @@ class _Verifier:
             remark=f"the engine broke: {type(error).__name__}: {error}",
         )
 
-    def _report(self, found: _Found, seconds: float) -> Report:
+    def _report(self, found: _Found) -> Report:
         cells = [cell for cell in self._planner.cells if found.tried[cell]]
         return Report(
             seed=self._seed,
@@ -190,7 +221,7 @@ class _Verifier:
             answers=found.answers,
             tokens=found.tokens,
             steps=found.steps,
-            seconds=seconds,
+            seconds=found.seconds,
             cells=tuple(self._cell(cell, found) for cell in cells),
             not_run=tuple(dict(cell) for cell in self._planner.cells if not found.tried[cell]),
             differences=tuple(found.differences),

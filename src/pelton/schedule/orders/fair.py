@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from heapq import heapify, heappop, heapreplace
 from typing import ClassVar
 
-from pelton.schedule.order import Order, QueueView
-from pelton.schedule.tracked import NewRequest, Tracked
+from pelton.schedule.order import ByArrival, QueueView
+from pelton.schedule.tracked import Tracked
 
 ANSWER_TOKEN = 2.0  # what a token of an answer counts; one of a prompt counts 1
 MOST_OWNERS = 4096  # counters kept of owners nobody of whom waits
 
 
-class FairShares(Order):
-    """While they run the first to come ranks first, and the last to come gives way first."""
+class FairShares(ByArrival):
+    """See the module."""
 
     heeds_owner: ClassVar[bool] = True
 
@@ -30,12 +30,6 @@ class FairShares(Order):
 
     def weigh(self, weights: Mapping[str, float]) -> None:
         self._weights = dict(weights)
-
-    def rank(self, request: NewRequest, number: int) -> tuple[float, ...]:
-        return (request.arrival, number)
-
-    def victim(self, running: Sequence[Tracked]) -> int:
-        return len(running) - 1
 
     def served(self, request: Tracked, tokens: int) -> None:
         answer = min(tokens, max(0, request.computed - request.asked.prompt))

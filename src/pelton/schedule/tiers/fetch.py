@@ -22,8 +22,10 @@ from pelton.kv.tiers.worker import Carrier, Done, Job
 from pelton.schedule.tiers.swap import Rates
 from pelton.schedule.tracked import Start, Tracked
 
-DISK_RATE = 3e8  # bytes in a second that files are taken to give, checks included
 MOST_BLOCKS = 1024  # of tokens that one request waits for
+RETRY = (
+    64  # of so many that files would take too long for one is read: else nobody would know of a disk that got faster
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +62,7 @@ class Fetches:
         self._tried: set[Tracked] = set()
         self._left: set[_Fetch] = set()
         self._spent: list[_Fetch] = []
+        self._dear = 0  # requests for which reading would have taken longer than computing
 
     @property
     def deferred(self) -> int:
@@ -136,6 +139,7 @@ class Fetches:
         fetch = self._reading.pop(done.job)
         fetch.done = True
         fetch.good = frozenset(place for place, good in zip(fetch.slots, done.good, strict=True) if good)
+        self._rates.read(self._rates.bytes(group for group, _ in fetch.good), done.seconds)
         if fetch in self._left:
             self._left.discard(fetch)
             self._host.give_back(_slots(fetch))
@@ -152,7 +156,9 @@ class Fetches:
             yield from _slots(fetch)
 
     def _begin(self, request: Tracked, keys: BlockKeys, path: Sequence[Node], start: Start) -> _Fetch | None:
-        """What is to be fetched; None where files have no more than the tree, or room lacks, or it does not pay."""
+        """What is to be fetched; None where files have no more than the tree, or room lacks, or it does not pay: then
+        that is settled for the request.
+        """
         groups, size, tree = self._blocks.groups, self._blocks.block_size, self._blocks.tree
         assert tree is not None
         names = Path(tree.root_of(keys.namespace), keys)
@@ -161,11 +167,15 @@ class Fetches:
             return self._worker.has(names.name(group, entry))
 
         most = min((request.total - 1) // size, start.full + min(MOST_BLOCKS, max(self._host.free)))
-        slots, places = None, list[Place]()
+        slots, places, wanted = None, list[Place](), most
         while slots is None:
             reach = reach_of(groups, size, path, most, has)
             places = lacking(groups, size, path, reach)
-            if reach * size <= start.cached or not self._pays(reach * size - start.cached, places):
+            if reach * size <= start.cached:
+                return None
+            if not self._pays(reach * size - start.cached, places):
+                if most == wanted:  # else it may pay with more room
+                    self._tried.add(request)
                 return None
             slots = self._host.alloc(self._host.counts(group for group, _ in places))
             most = reach - 1
@@ -187,8 +197,16 @@ class Fetches:
             held.append(tuple(NULL_BLOCK if i < first else path[i].blocks[number] for i in range(shared)))
         whole = min([shared, *(entry for _, entry in places)])
         loads = tuple((place[0], fetch.slots[place]) for place in places)
+        node = path[whole - 1] if whole else fetch.names.root
         return replace(
-            start, blocks=tuple(held), cached=reach * size, source=(), origin=None, loads=loads, mixed=shared - whole
+            start,
+            blocks=tuple(held),
+            cached=reach * size,
+            source=(),
+            origin=None,
+            loads=loads,
+            mixed=shared - whole,
+            node=node,
         )
 
     def _told(self, names: Path, keys: BlockKeys, path: Sequence[Node], reach: int, most: int) -> Lookup:
@@ -202,11 +220,16 @@ class Fetches:
         return Lookup("evicted" if names.name(0, reach).digest in tree.ghosts else "unseen", reach * size)
 
     def _pays(self, tokens: int, places: Sequence[Place]) -> bool:
-        """Whether reading takes less time than computing so many tokens, as far as speeds are known."""
+        """Whether reading takes less time than computing so many tokens, as far as speeds are known, or it is time to
+        see how fast files are now.
+        """
         if not self._rates.prefill:
             return True
-        size = sum(self._blocks.groups[group].block_bytes for group, _ in places)
-        return size * (1 / DISK_RATE + 1 / self._rates.copy) < tokens / self._rates.prefill
+        size = self._rates.bytes(group for group, _ in places)
+        if size * (1 / self._rates.disk + 1 / self._rates.copy) < tokens / self._rates.prefill:
+            return True
+        self._dear += 1
+        return self._dear % RETRY == 0
 
 
 def _slots(fetch: _Fetch) -> Iterator[tuple[int, int]]:

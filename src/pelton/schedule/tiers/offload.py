@@ -3,7 +3,7 @@
 Invariant: a slot is held for a block on its way, and given back when that is over, however it went.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from pelton.core.plan import StateOp
@@ -44,14 +44,15 @@ class Offload:
         self._worker = worker
         self._saves: dict[Name, _Save] = {}
         self._in_step: dict[Name, _Save] = {}
+        self._unwanted: set[Name] = set()  # of these
         self._writing: set[tuple[int, int]] = set()  # slots, from when they are taken on
         self._busy = [0] * len(host.total)  # of them, of each group
         blocks.tree.evicted = self.evicted
 
     def evicted(self, node: Node, group: int, block: int) -> None:
         """The tree gives up a block, which nobody writes to before the next step saves it."""
-        if not node.computed or node.parent is None:
-            return
+        if not node.computed or node.tail or node.parent is None:
+            return  # files are of full blocks
         name = Name(node.digest, group)
         if name in self._saves or name in self._in_step or self._worker.has(name):
             return
@@ -69,16 +70,34 @@ class Offload:
 
     def settle(self) -> None:
         """The step that was planned last is over."""
-        for save in self._in_step.values():
+        for name, save in self._in_step.items():
+            if name in self._unwanted:
+                self.over(save.op.group, save.op.target)
+                continue
             self._worker.start(Job(False, (save.block,), (save.op.target,)))
             self.figures.stored += 1
         self._in_step = {}
+        self._unwanted.clear()
+
+    def reset(self) -> None:
+        """Of what is on its way nothing is wanted any more; what a step is saving has its slot until that is over."""
+        for save in self._saves.values():
+            self.over(save.op.group, save.op.target)
+        self._saves = {}
+        self._unwanted.update(self._in_step)
 
     def broken(self) -> None:
         """It broke: what it was to save is not to be relied on, nor what still is to be saved."""
         for save in (*self._in_step.values(), *self._saves.values()):
             self.over(save.op.group, save.op.target)
         self._in_step, self._saves = {}, {}
+
+    def spoil(self, places: Collection[tuple[int, int]]) -> None:
+        """These blocks (group, block) get other content before the next step: what it was to save of them is lost."""
+        for name, save in list(self._saves.items()):
+            if (save.op.group, save.op.source) in places:
+                del self._saves[name]
+                self.over(save.op.group, save.op.target)
 
     def over(self, group: int, slot: int) -> None:
         """A block is in its file, or lost: its slot is free."""
@@ -97,7 +116,7 @@ class Offload:
             for node in level:
                 for group, block in enumerate(node.blocks):
                     name = Name(node.digest, group)
-                    if block != NULL_BLOCK and node.computed and not self._worker.has(name):
+                    if block != NULL_BLOCK and node.computed and not node.tail and not self._worker.has(name):
                         assert node.parent is not None
                         yield Labelled(name, node.parent.digest, node.key), block
             level = [child for node in level for child in node.children.values()]

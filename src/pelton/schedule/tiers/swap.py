@@ -4,7 +4,7 @@ It names blocks and slots; the copying is done by the next step. Invariant: a sl
 until the step is over that loads it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pelton.core.config import CacheSection
@@ -17,13 +17,14 @@ from pelton.kv.tiers.host import HostSlots
 from pelton.schedule.tracked import Start, Tracked
 
 COPY_RATE = 2e9  # bytes in a second, until it is measured; a slow machine's
+DISK_RATE = 3e8  # likewise, of files that are read and checked
 KEPT = 0.7  # of a rate, with each step that tells another
 MOST_ROWS = 0.5  # of a step's tokens, for it to say how fast prompts are computed
 
 
 class Rates:
-    """Measured speeds: `prefill` tokens of prompts in a second (0: not known yet), `copy` bytes in a second. They stay
-    as they are unless it `learns`.
+    """Measured speeds: `prefill` tokens of prompts in a second (0: not known yet); bytes in a second: `copy`, between
+    blocks and host slots, and `disk`, read from files and checked. They stay as they are unless it `learns`.
 
     `groups`: of the KV blocks that are moved.
     """
@@ -32,6 +33,7 @@ class Rates:
         self.learns = True
         self.prefill = 0.0
         self.copy = copy
+        self.disk = DISK_RATE
         self._groups = tuple(groups)
 
     def saw(self, plan: StepPlan, seconds: float, moving: float) -> None:
@@ -41,9 +43,23 @@ class Rates:
         tokens, computing = plan.num_tokens, seconds - moving
         if computing > 0 and len(plan.rows) <= MOST_ROWS * tokens:
             self.prefill = _mean(self.prefill, tokens / computing)
-        moved = sum(self._groups[op.group].block_bytes for op in plan.state_ops if op.kind in ("save", "load"))
+        moved = self.bytes(op.group for op in plan.state_ops if op.kind in ("save", "load"))
         if moving > 0 and moved:
             self.copy = _mean(self.copy, moved / moving)
+
+    def read(self, size: int, seconds: float) -> None:
+        """So many bytes came from files in so many seconds, not counting what they waited for their turn."""
+        if self.learns and size and seconds > 0:
+            self.disk = _mean(self.disk, size / seconds)
+
+    def bytes(self, groups: Iterable[int]) -> int:
+        """Of a block of each of these KV groups."""
+        return sum(self._groups[group].block_bytes for group in groups)
+
+
+def _each(counts: Sequence[int]) -> Iterator[int]:
+    """Each group as often as is counted."""
+    return (group for group, count in enumerate(counts) for _ in range(count))
 
 
 def _mean(known: float, seen: float) -> float:
@@ -82,6 +98,7 @@ class Swap:
         self._blocks = blocks
         self._host = host
         self._mode = cache.preemption_mode
+        self._limit = cache.swap_space_bytes
         self._rates = rates
         self._saved: dict[Tracked, Saved] = {}
         self._pending: dict[Tracked, list[StateOp]] = {}
@@ -118,6 +135,10 @@ class Swap:
         counts = [max(0, entries - first) for first in firsts]
         if not any(counts) or (self._mode == "auto" and not self._pays(computed - kept * size, counts)):
             return None
+        if self._limit is not None:  # there may be more slots, for files
+            held = self._rates.bytes(group for group, _ in self.held())
+            if held + self._rates.bytes(_each(counts)) > self._limit:
+                return None
         slots = self._host.alloc(counts)
         return None if slots is None else Saved(computed, kept, slots)
 
@@ -140,8 +161,7 @@ class Swap:
         """Whether copying there and back takes less time than computing so many tokens, as far as speeds are known."""
         if not self._rates.prefill:
             return True
-        size = sum(count * group.block_bytes for count, group in zip(counts, self._blocks.groups, strict=True))
-        return 2 * size / self._rates.copy < tokens / self._rates.prefill
+        return 2 * self._rates.bytes(_each(counts)) / self._rates.copy < tokens / self._rates.prefill
 
     def start(self, request: Tracked) -> Start | None:
         """With what a request goes on whose blocks were saved; None where none were, or what they lean on is gone, or
@@ -217,3 +237,16 @@ class Swap:
         """Slots (group, slot) in use."""
         for slots in (*(saved.slots for saved in self._saved.values()), *self._spent):
             yield from ((group, slot) for group, own in enumerate(slots) for slot in own)
+
+
+def slots_of(swap: Swap, request: Tracked) -> int:
+    """Host slots of all groups in which a request waits."""
+    saved = swap._saved.get(request)
+    return 0 if saved is None else sum(map(len, saved.slots))
+
+
+def spoil(swap: Swap, places: Collection[tuple[int, int]]) -> None:
+    """These blocks (group, block) get other content before the next step: who was to be saved from one is computed."""
+    for request, ops in list(swap._pending.items()):
+        if any((op.group, op.source) in places for op in ops):
+            swap.forget(request)

@@ -3,7 +3,9 @@
 Invariant: every host slot is free or has one holder.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
 
 from pelton.core.config import CacheSection
 from pelton.core.plan import StateOp
@@ -12,7 +14,7 @@ from pelton.kv.tiers.host import HostSlots
 from pelton.kv.tiers.worker import Carrier
 from pelton.schedule.tiers.fetch import Fetches
 from pelton.schedule.tiers.offload import Offload
-from pelton.schedule.tiers.swap import Rates, Swap
+from pelton.schedule.tiers.swap import Rates, Swap, spoil
 from pelton.schedule.tracked import Start, Tracked
 
 PATIENCE = 2.0  # seconds that an engine with nothing else to do waits for files at a time
@@ -94,10 +96,17 @@ class Tiers:
             self.offload.broken()
         self.settle()
 
-    def reset(self) -> None:
-        """Nothing that is cached in files is used any more."""
+    def reset(self) -> Future[None]:
+        """Nothing that is cached in files is used any more, nor what was on its way there; done once they are gone."""
+        over: Future[None] = Future()
+        if self.offload is not None:
+            self.offload.reset()
         if self._worker is not None:
             self._worker.call(self._worker.files.clear)
+            self._worker.call(partial(over.set_result, None))
+        else:
+            over.set_result(None)
+        return over
 
     def figures(self) -> dict[str, int]:
         """What EngineStats has of all this, by its fields' names."""
@@ -144,3 +153,10 @@ class Tiers:
             else:
                 for block, slot in zip(done.job.blocks, done.job.slots, strict=True):
                     self.offload.over(block.name.group, slot)
+
+
+def overwrite(tiers: Tiers, places: Collection[tuple[int, int]]) -> None:
+    """These blocks (group, block) are written to before the next step, which may have been about to save them."""
+    spoil(tiers.swap, places)
+    if tiers.offload is not None:
+        tiers.offload.spoil(places)

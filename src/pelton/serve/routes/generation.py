@@ -4,7 +4,7 @@ Invariant: whatever the client asked and cannot have is refused here, before the
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 from starlette.requests import Request as HttpRequest
@@ -18,13 +18,12 @@ from pelton.serve.replies.head import Head
 from pelton.serve.replies.tokens import TokenWriter
 from pelton.serve.request_id import request_id_of
 from pelton.serve.schema.body import Body
-from pelton.serve.schema.fields import MAX_NAME, CallFields, SamplingFields
+from pelton.serve.schema.fields import CallFields, SamplingFields
 from pelton.serve.service import Call, Service, explained, unix_time
 from pelton.serve.streaming import Reply
-from pelton.serve.terms import terms_of
+from pelton.serve.terms import session_of, terms_of
 
 MOST_SEQUENCES = 4096  # answers of one call
-SESSION_HEADER = "X-Session-Id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +41,8 @@ async def replied(http: HttpRequest, make: Callable[[Service, Scope, bytes], Cal
     service = service_of(http)
     raw = await http.body()
     call = await service.prepare(lambda body: make(service, http.scope, body), raw)
-    call = _in_session(call, http.headers.get(SESSION_HEADER))
     service.log(request_id_of(http.scope), call)
     return Reply(service, call)
-
-
-def _in_session(call: Call, name: str | None) -> Call:
-    """The call as one of the session that a header names, unless the body named one."""
-    if name is None or any(request.session_id for request in call.requests):
-        return call
-    if not (0 < len(name) <= MAX_NAME and name.isascii() and name.isprintable()):
-        raise RequestError(f"{SESSION_HEADER} holds no name.", f"It has 1 to {MAX_NAME} printable ASCII characters.")
-    return replace(call, requests=tuple(replace(request, session_id=name) for request in call.requests))
 
 
 def service_of(http: HttpRequest) -> Service:
@@ -107,6 +96,7 @@ def requests_of(
             param=source if len(prompts) > MOST_SEQUENCES else "n",
         )
     terms = terms_of(service.settings, scope, fields.user, fields.timeout)
+    session = session_of(scope, service.slots, fields.session_id, fields.id_slot)
     made = []
     for place, prompt in enumerate(prompts):
         try:
@@ -115,7 +105,7 @@ def requests_of(
                 params,
                 priority=fields.priority or 0,
                 cache_salt=fields.cache_salt or "",
-                session_id=fields.session_id or "",
+                session_id=session,
             )
             if largest is not None and params.max_tokens is not None and request.max_tokens < params.max_tokens:
                 raise _too_much(service, request, params.max_tokens, largest)

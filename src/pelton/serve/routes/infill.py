@@ -27,12 +27,16 @@ async def infill(http: HttpRequest) -> Reply:
 def infill_call(service: Service, scope: Scope, raw: bytes) -> Call:
     """The call that a body asks for; RequestError naming what of it cannot be."""
     given = read_object(raw)
-    body = Body(given, strict=service.settings.strict, known=(InfillFields,), hints=HINTS)
+    # A plugin may send its slot to any server: where that has no effect, it is one hint more.
+    slotless = given.get("cache_prompt") is False or bool(service.engine.front.no_sessions)
+    hints = HINTS | {"id_slot"} if slotless else HINTS
+    body = Body(given, strict=service.settings.strict, known=(InfillFields,), hints=hints)
     fields = body.read(InfillFields)
     sampling = sampling_given(fields)
     # Without the cache means: with a salt that nobody else has.
     salt = f"infill {request_id_of(scope)}" if fields.cache_prompt is False else None
-    common = CallFields(model=fields.model, stream=fields.stream, cache_salt=salt)
+    slot = None if slotless else fields.id_slot
+    common = CallFields(model=fields.model, stream=fields.stream, cache_salt=salt, id_slot=slot)
     asked = Asked(common, sampling, bool(fields.stream), service.model_name(fields.model))
     used = sampling_of(service, sampling, GENERAL)
     infilling = service.engine.requests.infill

@@ -1,29 +1,30 @@
-"""GET /kv/tree and POST /end_session: the shape of the KV memory, and sessions' ends. No generation."""
+"""GET /kv/tree and POST /end_session: the KV memory's shape and who holds it, and sessions' ends. No generation."""
 
 import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from pelton.core.errors import EngineDeadError, RequestError
-from pelton.engine.process.messages import DescribeCache, EndSession, Question
+from pelton.core.errors import RequestError
+from pelton.engine.process.messages import DescribeCache, EndSession
 from pelton.serve.routes.generation import service_of
-from pelton.serve.schema.body import Body
+from pelton.serve.schema.body import Body, told
 from pelton.serve.schema.fields import SessionFields
 from pelton.serve.schema.json_text import read_object
-from pelton.serve.service import Service
+from pelton.serve.terms import SESSION_HEADER, session_of
 
-RUNS = 200
-MOST_RUNS = 2000
+LISTED = 200
+MOST_LISTED = 2000
 
 
 async def tree(http: HttpRequest) -> Response:
-    """How many blocks are what, and the prefix tree: `runs` of it at most, with token ids if `tokens` is true."""
+    """How many blocks are what, the prefix tree, and who holds blocks: at most `runs` and `requests` of them.
+
+    With token ids and sessions' names if `tokens` is true.
+    """
     service = service_of(http)
     service.expect_running()
-    query = http.query_params
-    runs, tokens = query.get("runs", str(RUNS)), query.get("tokens", "false")
-    if not (runs.isascii() and runs.isdigit() and len(runs) < 10 and int(runs) <= MOST_RUNS):
-        raise RequestError(f"runs={runs[:40]!r} cannot work.", f"It is from 0 to {MOST_RUNS}.", param="runs")
+    runs, requests = _count(http, "runs"), _count(http, "requests")
+    tokens = http.query_params.get("tokens", "false")
     if tokens not in ("true", "false"):
         raise RequestError(f"tokens={tokens[:40]!r} cannot work.", "It is true or false.", param="tokens")
     if tokens == "true" and not service.settings.show_cached_tokens:
@@ -32,22 +33,37 @@ async def tree(http: HttpRequest) -> Response:
             "Start the server with --show-cached-tokens, if all who may ask may read them.",
             param="tokens",
         )
-    body = await _asked(service, DescribeCache(int(runs), tokens == "true"))
+    body = await service.ask(DescribeCache(runs, tokens == "true", requests))
     return Response(body, media_type="application/json")
 
 
 async def end_session(http: HttpRequest) -> Response:
-    """Lets go of what is held for a session."""
+    """Lets go of what is held for a session, which the body names or the header."""
     service = service_of(http)
     service.expect_running()
-    body = Body(read_object(await http.body()), strict=service.settings.strict, known=(SessionFields,))
+    raw = await http.body()
+    body = Body(read_object(raw or b"{}"), strict=service.settings.strict, known=(SessionFields,))
     fields = body.read(SessionFields)
-    ended = await _asked(service, EndSession((fields.cache_salt or "", fields.session_id)))
-    return Response(msgspec.json.encode({"ended": bool(ended)}), media_type="application/json")
+    session = session_of(http.scope, service.slots, fields.session_id, fields.id_slot)
+    if not session:
+        raise RequestError(
+            "session_id is missing.",
+            f"Give session_id, or the header {SESSION_HEADER}.",
+            param="session_id",
+            code="missing_parameter",
+        )
+    ended = await service.ask(EndSession((fields.cache_salt or "", session)))
+    return as_json({"ended": bool(ended)}, body)
 
 
-async def _asked(service: Service, question: Question) -> bytes:
-    answer = await service.engine.ask(question)
-    if answer is None:
-        raise EngineDeadError("The engine process ended before it could answer.", "Ask again in a few seconds.")
-    return answer
+def as_json(value: object, body: Body) -> Response:
+    """An answer to a body; the header tells what of that took no effect."""
+    headers = {"X-Pelton-Ignored": told(body.ignored)} if body.ignored else {}
+    return Response(msgspec.json.encode(value), headers=headers, media_type="application/json")
+
+
+def _count(http: HttpRequest, name: str) -> int:
+    text = http.query_params.get(name, str(LISTED))
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= MOST_LISTED):
+        raise RequestError(f"{name}={text[:40]!r} cannot work.", f"It is from 0 to {MOST_LISTED}.", param=name)
+    return int(text)

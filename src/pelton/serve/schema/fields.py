@@ -10,13 +10,15 @@ import msgspec
 from msgspec import Meta
 
 from pelton.core.params import MAX_LOGPROBS, MAX_REPETITION, MAX_SEED, MAX_TEXTS
+from pelton.engine.load.deadlines import MOST_SECONDS
 from pelton.serve.schema.json_text import Json
 
 MAX_N = 128
 MAX_TEMPERATURE = 2.0
 MAX_PRIORITY = 2**31 - 1
 MAX_NAME = 256
-MAX_SECONDS = 1e6
+MAX_SECONDS = MOST_SECONDS
+SLOT_ACTIONS = ("save", "restore", "erase")
 
 SEEDS = {"maximum": MAX_SEED}  # beyond what Meta can bound
 TEXT_PART = {
@@ -39,6 +41,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 TopCount = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Texts = Annotated[list[str], Meta(max_length=MAX_TEXTS)]
+SlotNumber = Annotated[int, Meta(ge=-1, description="-1: none.")]
 TokenIds = list[Annotated[int, Meta(ge=0)]]
 
 
@@ -88,6 +91,7 @@ class CallFields(msgspec.Struct, kw_only=True):
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     cache_salt: Name | None = None
     session_id: Name | None = None
+    id_slot: SlotNumber | None = None
     request_id: Name | None = None
     user: Annotated[str, Meta(max_length=MAX_NAME)] | None = None
     timeout: Annotated[float, Meta(gt=0, le=MAX_SECONDS, description="Seconds.")] | None = None
@@ -155,9 +159,17 @@ class TokenizeFields(msgspec.Struct, kw_only=True):
 
 
 class SessionFields(msgspec.Struct, kw_only=True):
-    """A body of /end_session."""
+    """A body of /end_session; the header may name the session too."""
 
-    session_id: Name
+    session_id: Name | None = None
+    id_slot: SlotNumber | None = None
+    cache_salt: Name | None = None
+
+
+class SlotFields(msgspec.Struct, kw_only=True):
+    """A body of /slots/{id}."""
+
+    filename: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | None = None
     cache_salt: Name | None = None
 
 

@@ -13,12 +13,12 @@ from msgspec import UNSET, Meta, UnsetType
 
 from pelton.core.errors import RequestError
 from pelton.core.params import MAX_BIAS, MAX_REPETITION, MAX_SEED, SamplingParams, whole
-from pelton.serve.schema.fields import SEEDS, Penalty, Texts, TopCount
+from pelton.serve.schema.fields import SEEDS, Penalty, SlotNumber, Texts, TopCount
 from pelton.serve.schema.json_text import Json
 
 # About the way an answer is made, not about what it is: told as ignored, so that editors' plugins work as they are.
 HINTS = frozenset(
-    "id_slot n_cache_reuse n_discard n_indent n_keep return_progress samplers sse_ping_interval t_max_predict_ms "
+    "n_cache_reuse n_discard n_indent n_keep return_progress samplers sse_ping_interval t_max_predict_ms "
     "t_max_prompt_ms timings_per_token".split()
 )
 # llama.cpp's own, which its clients count on where nobody says anything.
@@ -64,6 +64,7 @@ class InfillFields(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     return_tokens: bool | None = None
     cache_prompt: bool | None = None
+    id_slot: SlotNumber | None = None
     response_fields: list[str] | None = None
 
 

@@ -106,7 +106,15 @@ def _samples(flags: Flags, llm: LLM) -> list[Sample]:
     """Those that wait for nobody's answer."""
     tokenizer = llm.get_tokenizer()
     made = samples_of(flags, lambda text: tuple(tokenizer.encode(text)), int(str(flags["num_prompts"])))
-    return [sample for sample in made if sample.follows is None]
+    first = [sample for sample in made if sample.follows is None]
+    if len(first) < len(made):
+        say_notes(
+            [
+                f"{len(first)} requests of --num-prompts {len(made)}: the others are later turns of conversations, and "
+                "wait for an answer, where here all requests are there at once"
+            ]
+        )
+    return first
 
 
 def _prompt(llm: LLM, sample: Sample) -> list[int]:

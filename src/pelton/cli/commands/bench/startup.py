@@ -11,10 +11,9 @@ from pelton.cli.commands.bench.results import machine, write_json
 from pelton.cli.fetching import fetch_section, fetched
 from pelton.cli.options import choose_model, debug_option, fetch_options, model_options
 from pelton.core.clock import SystemClock
+from pelton.core.words.sizes import size_text
 from pelton.measure.bench.limits import start_part
 from pelton.measure.bench.startup import Starts, startup
-
-MIB = 1 << 20
 
 
 @click.command("startup")
@@ -54,7 +53,7 @@ def startup_command(model: str | None, model_flag: str | None, **flags: object) 
         if table[f"avg_{kind}_startup_time"] is not None:
             times = ", ".join(f"{seconds:.2f}" for seconds in table[f"{kind}_startup_times"])  # type: ignore[attr-defined]
             click.echo(f"Avg {kind} startup time: {table[f'avg_{kind}_startup_time']:.3f} seconds ({times})")
-    click.echo(f"Peak resident memory: {int(str(table['peak_resident_bytes'])) / MIB:.0f} MiB")
+    click.echo(f"Peak resident memory: {size_text(int(str(table['peak_resident_bytes'])))}")
     table["probe"] = None if figures is None else start_part(figures)
     file = flags["output_json"]
     if isinstance(file, Path):

@@ -21,7 +21,7 @@ from pelton.cli.options import (
 )
 from pelton.cli.terminal import Status, say, say_notes, table_lines
 from pelton.core.clock import SystemClock
-from pelton.core.config import EngineConfig, resolve
+from pelton.core.config import MOST_SEQS, MOST_TOKENS, EngineConfig, resolve
 from pelton.core.errors import SettingError
 from pelton.engine.build import build_engine
 from pelton.measure.bench.driven.sweep import Cell, Table, Traffic, on_front, run_cell
@@ -33,23 +33,33 @@ FRONT = "*"
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
-    """Whole numbers from 1 on with commas between, each told once, the smallest first."""
+    """Whole numbers from 1 to `most` with commas between, each told once, the smallest first. `default`: an example."""
 
     name = "numbers"
+
+    def __init__(self, most: int, default: tuple[int, ...]) -> None:
+        self._most = most
+        self._like = ",".join(map(str, default))
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
             return value
-        words = str(value).split(",")
-        if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
-            self.fail(f"{value!r} is no list of numbers; write it like 64,128,256.", param, ctx)
-        return tuple(sorted({int(word) for word in words}))
+        for word in str(value).split(","):
+            # A number of so many digits is none that could be meant.
+            if not word.strip().isdecimal() or len(word) > 20 or not 0 < int(word) <= self._most:
+                asked = f"a list of whole numbers from 1 to {self._most}, such as {self._like}"
+                self.fail(f"{word.strip()!r} cannot be in it; it is {asked}.", param, ctx)
+        return tuple(sorted({int(word) for word in str(value).split(",")}))
 
 
 @click.command("sweep")
 @model_options
-@click.option("--chunk-sizes", type=Numbers(), default=CHUNKS, help="Tokens of a step [64,128,256,512,1024].")
-@click.option("--concurrency", type=Numbers(), default=AT_ONCE, help="Requests under way at once [1,8,32].")
+@click.option(
+    "--chunk-sizes", type=Numbers(MOST_TOKENS, CHUNKS), default=CHUNKS, help="Tokens of a step [64,128,256,512,1024]."
+)
+@click.option(
+    "--concurrency", type=Numbers(MOST_SEQS, AT_ONCE), default=AT_ONCE, help="Requests under way at once [1,8,32]."
+)
 @click.option("--input-len", type=AT_LEAST_1, default=512, show_default=True, help="Tokens of a prompt.")
 @click.option("--output-len", type=AT_LEAST_1, default=64, show_default=True, help="Tokens of an answer.")
 @click.option("--num-prompts", type=AT_LEAST_1, help="Requests of a cell [twice as many as are under way, 8 at least].")
@@ -69,7 +79,13 @@ def sweep_command(model: str | None, model_flag: str | None, **flags: object) ->
     chunks, at_once = _numbers(flags["chunk_sizes"]), _numbers(flags["concurrency"])
     cells = [Cell(chunk, count) for count in at_once for chunk in chunks if chunk >= count]
     if not cells:
-        raise click.UsageError(f"A step of {max(chunks)} tokens has no room for {min(at_once)} requests.")
+        raise click.UsageError(
+            f"--chunk-sizes {max(chunks)} has no room for --concurrency {min(at_once)}: each request needs a token of "
+            "a step."
+        )
+    small = sorted({chunk for chunk in chunks if chunk < max(at_once)})
+    if small:
+        say_notes([f"steps of {', '.join(map(str, small))} tokens are left out where more requests are under way"])
     before = machine()
     config = _config(str(fetched(reference, fetch_section(flags))), flags, chunks, at_once)
     with Status("loading the model ...") as status:

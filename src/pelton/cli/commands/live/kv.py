@@ -9,8 +9,9 @@ import click
 from pelton.cli.loading import key_of_environment
 from pelton.cli.options import debug_option
 from pelton.cli.remote import Json, Remote
-from pelton.cli.terminal import emit, size_text, table_lines
+from pelton.cli.terminal import emit, table_lines
 from pelton.core.environment import API_KEY
+from pelton.core.words.sizes import size_text
 
 URL = "http://127.0.0.1:8000"
 STATES = ("held", "shared", "cached", "free")
@@ -20,21 +21,32 @@ INDENT = "  "
 @click.command("kv")
 @click.argument("url", default=URL)
 @click.option("--runs", type=click.IntRange(0, 2000), default=40, show_default=True, help="Runs of blocks to show.")
-@click.option("--tokens", is_flag=True, help="Show their token ids, if the server has --show-cached-tokens.")
+@click.option(
+    "--requests", type=click.IntRange(0, 2000), default=20, show_default=True, help="Requests and sessions to show."
+)
+@click.option(
+    "--tokens", is_flag=True, help="Show token ids and names of sessions, if the server has --show-cached-tokens."
+)
 @click.option("--every", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Show it again, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="All that the server tells, as a line of JSON.")
 @click.option("--api-key", help=f"The key that the server asks for [the variable {API_KEY}].")
 @debug_option
-def kv(url: str, runs: int, tokens: bool, every: float | None, as_json: bool, api_key: str | None) -> None:
+def kv(
+    url: str, runs: int, requests: int, tokens: bool, every: float | None, as_json: bool, api_key: str | None
+) -> None:
     """Show what the KV memory of the server at URL holds now.
 
     A block is held by requests or sessions (shared: by several), cached for whoever comes, or free. The tree has a line
     for each run of blocks that no prompt parts within; those that most is behind come first.
+
+    Requests are told with the blocks they hold, and how many of their tokens are computed; sessions and slots with what
+    is held for them while no request of theirs runs.
     """
-    with Remote(url, api_key or key_of_environment()) as remote:
+    with Remote(url, api_key or key_of_environment(), called="URL") as remote:
         while True:
-            told = remote.told(f"/kv/tree?runs={runs}&tokens={str(tokens).lower()}")
-            lines = [json.dumps(told)] if as_json else [*_groups(told), "", *_summary(told), *_tree(told)]
+            told = remote.told(f"/kv/tree?runs={runs}&requests={requests}&tokens={str(tokens).lower()}")
+            shown = [*_groups(told), "", *_summary(told), *_requests(told), *_held_for(told), *_tree(told)]
+            lines = [json.dumps(told)] if as_json else shown
             emit("\n".join(lines) + "\n")
             if every is None:
                 return
@@ -80,6 +92,32 @@ def _tiers(tiers: object) -> list[str]:
         size, found = size_text(count["disk_bytes"]), count["disk_hit_tokens_total"]
         lines.append(f"files: {count['disk_blocks']:,} blocks, {size} with other models', {found:,} tokens found there")
     return lines
+
+
+def _requests(told: Json) -> list[str]:
+    """Who is in the engine, and what each holds."""
+    header = ("request", "state", "tokens", "computed", "blocks", "own", "shared", "host slots", "session")
+    rows: list[tuple[str, ...]] = [header]
+    for one in _listed(told.get("requests")):
+        counts = (f"{_whole(one.get(name)):,}" for name in header[3:7])
+        host = f"{_whole(one.get('host_slots')):,}"
+        known = f"{_whole(one.get('tokens')):,}"
+        rows.append((str(one.get("id")), str(one.get("state")), known, *counts, host, str(one.get("session", ""))))
+    lines = ["", *table_lines(rows)] if len(rows) > 1 else []
+    left = _whole(told.get("requests_left_out"))
+    lines += [f"{left:,} more requests"] if left else []
+    return [*lines, ""] if lines else []
+
+
+def _held_for(told: Json) -> list[str]:
+    """Sessions, those used last first."""
+    listed = _listed(told.get("held_for"))
+    if not listed:
+        return []
+    rows: list[tuple[str, ...]] = [("session", "tokens", "blocks")]
+    rows += [(str(one.get("session")), *(f"{_whole(one.get(name)):,}" for name in rows[0][1:])) for one in listed]
+    left = _whole(told.get("held_for_left_out"))
+    return ["", *table_lines(rows), *([f"{left:,} more sessions"] if left else []), ""]
 
 
 def _tree(told: Json) -> list[str]:

@@ -4,22 +4,34 @@ It parses and prints; what runs in virtual time is measure/simulate. Invariant: 
 """
 
 import json
+import math
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from tqdm import tqdm
 
 from pelton.backends.cpu.machine import machine as this_machine
-from pelton.cli.commands.bench.options import AT_LEAST_1, Positive, goals_of
+from pelton.cli.commands.bench.options import AT_LEAST_1, Positive, goals_of, stacked
 from pelton.cli.commands.simulate.shown import course_lines, figure_lines, reuse_lines, reuse_record
 from pelton.cli.commands.simulate.times import StepTimes
 from pelton.cli.fetching import fetched_config
-from pelton.cli.options import Flags, choose_model, debug_option, engine_options, engine_settings, explain, parse_size
+from pelton.cli.options import (
+    Flags,
+    choose_model,
+    debug_option,
+    engine_options,
+    engine_settings,
+    explain,
+    parse_size,
+    setting_option,
+)
 from pelton.cli.settings.serve_flags import template_text
 from pelton.cli.terminal import emit, say, say_notes, shows_progress
 from pelton.core.clock import FakeClock
-from pelton.core.config import EngineConfig, resolve
+from pelton.core.config import CacheSection, EngineConfig, resolve
 from pelton.core.errors import SettingError
 from pelton.engine.build import build_engine
 from pelton.engine.front import build_front
@@ -39,19 +51,42 @@ BACKEND = "cpu"  # whose steps are timed
 COPY_SHARE = 2  # a copied byte is read and written
 CROWDED = 1.2  # times what is answered
 TYPICAL_PROMPT = 1024  # tokens of a prompt whose computing says what a token costs
+SWAP = ("swap_space_bytes", "preemption_mode")  # settings of a server, which one user does not need
+SWAP_OPTIONS = stacked(*(setting_option(field) for field in fields(CacheSection) if field.name in SWAP))
+# What is said of a trace, and nothing of prompts.
+OF_TRACES = (
+    "trace_format requests scale speed request_rate burstiness goodput seed save_detailed "
+    "swap_space_bytes preemption_mode"
+).split()
 
 
-def _rate(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """A rate per second, as 20G or 3.5e11."""
-    if value is None:
-        return None
+def _bytes(text: str) -> float:
+    """As 3.5e10 or 20G."""
     try:
-        number = float(value)
+        return float(text)
     except ValueError:
-        number = float(parse_size(value))
-    if not 0 < number < float("inf"):
-        raise click.BadParameter(f"{value!r} is no rate.", ctx, param)
-    return number
+        return float(parse_size(text))
+
+
+def _rate(
+    parse: Callable[[str], float], what: str
+) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """What reads a rate above 0; its error says `what` is wanted."""
+
+    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+        try:
+            number = None if value is None else parse(value)
+        except (ValueError, click.BadParameter):
+            number = math.nan
+        if number is not None and not 0 < number < math.inf:
+            raise click.BadParameter(f"{value!r} is no number of {what}.", ctx, param)
+        return number
+
+    return read
+
+
+READ_RATE = _rate(_bytes, "bytes a second; write it like 20G")
+MATRIX_RATE = _rate(float, "FLOPs a second; write it like 5e11")
 
 
 @click.command("simulate")
@@ -75,8 +110,10 @@ def _rate(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
     "--seed", type=int, default=0, show_default=True, help="Of what is drawn: moments, and lengths of clients."
 )
 @click.option("--calibrate", is_flag=True, help="Measure steps of this model here first, and keep what they took.")
-@click.option("--read-rate", callback=_rate, metavar="SIZE", help="Bytes read a second by the machine to simulate.")
-@click.option("--matrix-rate", callback=_rate, metavar="NUMBER", help="FLOPs a second of its products, such as 5e11.")
+@click.option("--read-rate", callback=READ_RATE, metavar="SIZE", help="Bytes read a second by the machine to simulate.")
+@click.option(
+    "--matrix-rate", callback=MATRIX_RATE, metavar="NUMBER", help="FLOPs a second of its products, such as 5e11."
+)
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object on one line.")
 @click.option(
     "--save-detailed",
@@ -85,6 +122,7 @@ def _rate(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
     help="Keep each request's times as JSON lines.",
 )
 @click.option("--disable-tqdm", is_flag=True, help="Without a progress bar.")
+@SWAP_OPTIONS
 @engine_options
 @debug_option
 def simulate_command(trace: str | None, model: str | None, **flags: object) -> None:
@@ -97,6 +135,8 @@ def simulate_command(trace: str | None, model: str | None, **flags: object) -> N
     """
     if (trace is None) == (flags["prompts"] is None):
         raise click.UsageError("Name a TRACE, or prompts by --prompts FILE.jsonl; one of the two.")
+    if trace is None:
+        _expect_no_trace(click.get_current_context())
     reference = choose_model(None, model)
     goals = goals_of([str(word) for word in flags["goodput"]])  # type: ignore[attr-defined]
     given = _given(flags)
@@ -122,11 +162,20 @@ def simulate_command(trace: str | None, model: str | None, **flags: object) -> N
         _keep(file, done)
 
 
+def _expect_no_trace(ctx: click.Context) -> None:
+    """A usage error for flags that say something of a trace, where there is none."""
+    for param in ctx.command.params:
+        if param.name in OF_TRACES and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"{param.opts[0]} is about a trace, and --prompts takes the place of one. Leave one of them out."
+            )
+
+
 def _config(reference: str, flags: Flags) -> EngineConfig:
     """The settings with the model's path in place of its name."""
     if flags["backend"] not in (None, BACKEND):
         raise click.UsageError(f"--backend {flags['backend']} is not simulated; {BACKEND} is.")
-    settings = engine_settings(flags)
+    settings = {**engine_settings(flags), **{name: flags[name] for name in SWAP if flags[name] is not None}}
     if settings.get("kv_disk_bytes"):
         raise click.UsageError("--kv-disk-bytes: what is kept on the disk is not simulated; leave it out.")
     if (file := settings.get("chat_template")) is not None:

@@ -3,7 +3,8 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from pelton.cli.terminal import count_text, size_text, table_lines
+from pelton.cli.terminal import count_text, table_lines
+from pelton.core.words.sizes import size_text
 from pelton.measure.bench.figures import METRICS
 from pelton.measure.simulate.cache_sizes import Reuse
 from pelton.measure.simulate.outcome import Moment
@@ -33,6 +34,7 @@ def _key(column: str, name: str) -> str:
 
 def _facts(table: Table) -> list[tuple[str, str]]:
     failed = f", {table['failed']} failed ({table['first_error']})" if table["failed"] else ""
+    swapped = f", {table['swaps']} of them to host memory" if table["swaps"] else ""
     good = []
     if table["slo_attainment"] is not None:
         kept, rate = _share(table["slo_attainment"]), _number(table["request_goodput"])
@@ -49,7 +51,7 @@ def _facts(table: Table) -> list[tuple[str, str]]:
         ("KV use", f"{_share(table['mean_kv_usage'])} of {table['kv_blocks']} blocks on average, "
                    f"at most {_share(table['max_kv_usage'])}"),
         ("at once", f"{_number(table['mean_running'])} requests ran on average; at most {table['max_waiting']} waited"),
-        ("preemptions", f"{table['preemptions']}"),
+        ("preemptions", f"{table['preemptions']}{swapped}"),
         ("steps", f"{table['steps']} in {table['calls']} calls, {_share(table['busy_share'])} of the time"),
     ]  # fmt: skip
 

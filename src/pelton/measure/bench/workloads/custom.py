@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pelton.core.errors import SettingError
 from pelton.core.params import whole
-from pelton.measure.bench.workload import Sample, WorkloadOptions, json_lines, text_of
+from pelton.measure.bench.workload import PROMPT_FORM, Sample, WorkloadOptions, json_lines, prompt_key, text_of
 
 OUTPUT_LEN = 128
 
@@ -46,14 +46,16 @@ def _rows(path: Path) -> list[Mapping[str, object]]:
 
 def _sample(options: WorkloadOptions, row: Mapping[str, object], number: int) -> Sample:
     length = options.output_len or whole(row.get("output_len")) or OUTPUT_LEN
-    prompt, ids, messages = row.get("prompt"), row.get("prompt_token_ids"), row.get("messages")
-    if isinstance(prompt, str):
-        return Sample(length, prompt=prompt)
-    if isinstance(ids, list) and all(isinstance(token, int) for token in ids):
-        return Sample(length, prompt=tuple(ids))
-    if isinstance(messages, list):
-        return Sample(length, messages=tuple(messages))
-    raise SettingError(
-        f"--dataset-path {options.path}: request {number} has no prompt.",
-        'Give it "prompt" (text), "prompt_token_ids" or "messages".',
-    )
+    where = f"--dataset-path {options.path}: request {number}"
+    try:
+        key = prompt_key(row)
+    except ValueError as error:
+        raise SettingError(f"{where} {error}.", PROMPT_FORM) from error
+    given = row[key]
+    if key == "prompt" and isinstance(given, str):
+        return Sample(length, prompt=given)
+    if key == "prompt_token_ids" and isinstance(given, list) and all(isinstance(token, int) for token in given):
+        return Sample(length, prompt=tuple(given))
+    if key == "messages" and isinstance(given, list):
+        return Sample(length, messages=tuple(given))
+    raise SettingError(f"{where} has a {key} that is none.", PROMPT_FORM)

@@ -158,7 +158,7 @@ class Ahead:
             tables = draft.new_blocks.values()
             kept = {(group, block) for held in tables for group, blocks in enumerate(held) for block in blocks}
             draft.scrubs += [place for place in scrubs if place in kept]
-            self._blocks.poison(place for place in scrubs if place not in kept)
+            self._scrub_later([place for place in scrubs if place not in kept])
 
     def _undo(self, made: _Made) -> None:
         """All blocks are given back, those that were to be scrubbed to be scrubbed another time."""
@@ -166,4 +166,9 @@ class Ahead:
             added = made.draft.new_blocks.get(row.row)
             if added and request.row == row.row:
                 request.table.release(request.table.num_blocks - len(added[0]))
-        self._blocks.poison(self._blocks.take_scrubs())
+        self._scrub_later(self._blocks.take_scrubs())
+
+    def _scrub_later(self, places: Sequence[tuple[int, int]]) -> None:
+        """Whenever they are handed out; one that somebody has since then was overwritten for him."""
+        groups = self._blocks.groups
+        self._blocks.poison((group, block) for group, block in places if not groups[group].pool.references(block))

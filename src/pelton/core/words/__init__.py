@@ -1,0 +1,1 @@
+"""Words that several parts have for people: sizes, and settings of other engines."""
