@@ -1,10 +1,11 @@
 """The server in turns with itself under other settings: what a technique gains or costs on a served workload.
 
-python -m bench.variants [MODEL] [--only prefix,chunking,tier] [--pairs N]
+python -m bench.variants [MODEL] [--only prefix,chunking,planning,tier] [--pairs N]
 
 prefix: 32 requests behind one prefix of 1,500 tokens, with and without prefix caching. chunking: p99 between tokens of
 four answers while a prompt of 7,000 tokens arrives, in steps as they are planned and with the prompt in one step. tier:
-time to the first token of a prompt of 4,096 tokens that is in files, in memory, or nowhere (bench/tier.py).
+time to the first token of a prompt of 4,096 tokens that is in files, in memory, or nowhere (bench/tier.py). planning:
+32 requests, 8 at a time, each step planned while the one before runs (`ours`), and when it is over.
 """
 
 import json
@@ -40,6 +41,7 @@ class Variant:
 VARIANTS = {
     "prefix": Variant(BY_NAME["prefix"], (), ("--no-enable-prefix-caching",)),
     "chunking": Variant(BY_NAME["arrival"], (), ("--max-num-batched-tokens", "8192", "--context-cost", "0")),
+    "planning": Variant(BY_NAME["batch8"], ("--planning-depth", "2"), ("--planning-depth", "1")),
 }
 
 

@@ -117,6 +117,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "itl_target_ms": ("80", 80),
     "scheduling_policy": ("priority", "priority"),
     "max_steps_per_call": ("3", 3),
+    "planning_depth": ("2", 2),
     "backend": ("reference", "reference"),
     "packed_cache_bytes": ("2G", 2**31),
     "threads": ("2", 2),
@@ -278,6 +279,26 @@ def test_other_engines_spellings(caught: Caught, flag: str, files: dict[str, str
     text, value = VALUES[alias.setting]
     good(flag, text)
     assert caught.setting(alias.setting) == value
+
+
+def test_async_scheduling_is_a_planning_depth(caught: Caught, tmp_path: Path) -> None:
+    """On and off, on the command line and in a file."""
+    for words, depth in ((["--async-scheduling"], 2), (["--no-async-scheduling"], 1), ([], 1)):
+        good(*words)
+        assert caught.config.schedule.planning_depth == depth
+    file = tmp_path / "serve.yaml"
+    for line, depth in (
+        ("async-scheduling: true", 2),
+        ("async-scheduling: false", 1),
+        ("no-async-scheduling: false", 2),
+    ):
+        file.write_text(line)
+        good("--config", str(file))
+        assert caught.config.schedule.planning_depth == depth
+    assert bad("--planning-depth", "3").startswith("--planning-depth 3 cannot work. It must be from 1 to 2")
+    assert "There is no flag --async-scheduling here. What is there for it: --planning-depth." in (
+        invoke("complete", "--async-scheduling").stderr
+    )
 
 
 def test_two_spellings_of_one_setting() -> None:

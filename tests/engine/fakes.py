@@ -31,6 +31,7 @@ from pelton.kv.pool import BlockPool
 from pelton.runner.rows import RowStates
 from pelton.runner.runner import Runner
 from pelton.schedule import ORDERS
+from pelton.schedule.ahead.ahead import Ahead
 from pelton.schedule.scheduler import Scheduler
 from pelton.tokenize.tokenizer import Tokenizer
 
@@ -205,6 +206,13 @@ def make_engine(
     executable = FakeExecutable(blocks + 1, budget)
     runner = Runner(executable, RowStates(rows, scheduler.max_len, BLOCK), fake_encode)
     return Engine(scheduler, runner, FakeClock(), Counters(), BLOCK), executable, pool
+
+
+def planning_ahead(engine: Engine) -> Engine:
+    """The same engine with a planning depth of 2."""
+    scheduler = engine.scheduler
+    scheduler.ahead = Ahead(scheduler._planner, scheduler._places, scheduler._blocks, scheduler.max_len)
+    return engine
 
 
 def held(engine: Engine) -> int:

@@ -84,6 +84,23 @@ def test_blocks_that_others_drove_out_come_back(model: Path, tmp_path: Path) -> 
     assert figures["disk_stored_total"] > 0 and figures["disk_loaded_total"] > 0
 
 
+def test_blocks_come_back_where_plans_are_made_ahead(tiny_model: Path, tmp_path: Path) -> None:
+    settings = {
+        "num_blocks": 14,
+        "kv_disk_bytes": 1 << 26,
+        "kv_disk_folder": str(tmp_path),
+        "swap_space_bytes": 1 << 23,
+        "planning_depth": 2,
+        "max_steps_per_call": 1,
+    }
+    plain, _ = ask(tiny_model, enable_prefix_caching=False)
+    found, figures = ask(tiny_model, prompts=6, **settings)
+    assert found == plain
+    assert figures["disk_stored_total"] > 0 and figures["disk_loaded_total"] > 0
+    again, figures = ask(tiny_model, **settings)
+    assert again == plain and figures["disk_hit_tokens_total"] > 0
+
+
 def test_nothing_is_found_by_other_settings(tiny_model: Path, tmp_path: Path) -> None:
     settings = {"kv_disk_bytes": 1 << 26, "kv_disk_folder": str(tmp_path)}
     ask(tiny_model, **settings)

@@ -29,6 +29,7 @@ class Way:
     prefixes: bool = True
     steps: int = 8
     mode: str = "recompute"
+    depth: int = 1
 
     def settings(self) -> dict[str, object]:
         return {
@@ -37,6 +38,7 @@ class Way:
             "enable_prefix_caching": self.prefixes,
             "max_steps_per_call": self.steps,
             "preemption_mode": self.mode,
+            "planning_depth": self.depth,
             **({} if self.blocks is None else {"num_blocks": self.blocks}),
         }
 
@@ -76,6 +78,7 @@ def answers(model: Path, way: Way, prompts: list[dict[str, object]], count: int)
         outputs = llm.generate(prompts, params(count), use_tqdm=False)
         engine = llm._parts.session.engine
         engine.check()
+        assert (engine.stats.plans_ahead_total > 0) == (way.depth == 2)
         return facts(outputs), engine.stats.preemptions_total
 
 
@@ -107,6 +110,11 @@ WAYS = [
     Way(budget=7, blocks=14),
     Way(budget=50, blocks=18, mode="swap"),
     Way(budget=7, blocks=14, mode="swap"),
+    Way(depth=2),
+    Way(steps=1, depth=2),
+    Way(budget=7, rows=3, steps=1, depth=2),
+    Way(budget=50, blocks=18, steps=1, depth=2),
+    Way(budget=7, blocks=14, mode="swap", depth=2),
 ]
 
 

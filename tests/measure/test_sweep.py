@@ -106,4 +106,6 @@ def test_what_cannot_be_swept_is_said(tmp_path: Path, words: tuple[str, ...], sa
 
 def test_planning_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_scheduler, "STEPS", 10)
-    assert bench_scheduler.measured("fcfs", 4, 0) > 0 and bench_scheduler.measured("fair", 4, 9) > 0
+    for order, waiting, depth in (("fcfs", 0, 1), ("fair", 9, 1), ("fcfs", 9, 2)):
+        between, meanwhile = bench_scheduler.measured(order, 4, waiting, depth)
+        assert min(between, meanwhile) > 0

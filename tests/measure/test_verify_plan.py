@@ -21,12 +21,12 @@ def planner(seed: int = 0) -> Planner:
     return Planner(CASES, dimensions(), SIZES, seed)
 
 
-def test_there_are_480_cells_and_each_comes_once_before_any_comes_again() -> None:
+def test_there_are_720_cells_and_each_comes_once_before_any_comes_again() -> None:
     plan = planner()
-    cells = [plan.cell(number) for number in range(960)]
-    assert len(plan.cells) == len(set(plan.cells)) == 480
-    assert set(cells[:480]) == set(cells[480:]) == set(plan.cells)
-    assert cells[:480] != cells[480:]
+    cells = [plan.cell(number) for number in range(1440)]
+    assert len(plan.cells) == len(set(plan.cells)) == 720
+    assert set(cells[:720]) == set(cells[720:]) == set(plan.cells)
+    assert cells[:720] != cells[720:]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -80,8 +80,8 @@ def test_another_dimension_leaves_alone_what_the_others_draw() -> None:
     """The one that is taken away draws from a generator of its own."""
     fewer = {name: dimension for name, dimension in dimensions().items() if name != "preemption"}
     full, cut = planner(), Planner(CASES, fewer, SIZES, 0)
-    of_full = next(number for number in range(480) if full.cell(number) == full.cells[0])
-    of_cut = next(number for number in range(160) if cut.cell(number) == cut.cells[0])
+    of_full = next(number for number in range(720) if full.cell(number) == full.cells[0])
+    of_cut = next(number for number in range(240) if cut.cell(number) == cut.cells[0])
     assert full._rng("7/greedy", "fork_count").random() == cut._rng("7/greedy", "fork_count").random()
     assert dict(full.cell(of_full)).keys() - dict(cut.cell(of_cut)).keys() == {"preemption"}
 

@@ -1,6 +1,6 @@
 """Parts with faults that real engines had, for verify to find. It sees no switch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -231,7 +231,7 @@ def forgetful_runner(executable: LostEdits) -> type[Runner]:
             self.seen: set[str] = set()
             self.late: set[int] = set()
 
-        def run(self, plan: StepPlan) -> StepResult:
+        def run(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
             for admission in plan.admitted:
                 self.late.discard(admission.row)
                 if admission.request_id in self.seen:
@@ -244,7 +244,7 @@ def forgetful_runner(executable: LostEdits) -> type[Runner]:
                     if row.row in self.late:
                         executable.lost.append(logit_row)
                     logit_row += 1
-            return super().run(plan)
+            return super().run(plan, meanwhile)
 
     return Forgetful
 

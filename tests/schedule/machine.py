@@ -9,7 +9,7 @@ from tempfile import mkdtemp
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.schedule.traffic import Carrier, HostMemory, Sequence, Traffic, in_series, make, tiered
+from tests.schedule.traffic import Carrier, HostMemory, Sequence, Traffic, in_series, make, planning_ahead, tiered
 
 from pelton.core.config import CacheSection
 from pelton.core.counters import Counters
@@ -82,6 +82,9 @@ def count_all(traffic: Traffic, seen: Counter[str]) -> None:
     seen["evict"] += stats.prefix_evictions_total
     seen["copied"] += stats.copied_blocks_total
     seen["disk hit"] += stats.disk_hit_tokens_total
+    seen["ahead"] += stats.plans_ahead_total
+    seen["ahead, trimmed"] += stats.plans_trimmed_total
+    seen["ahead, taken back"] += stats.plans_taken_back_total
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -102,6 +105,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             st.sampled_from((1, 3, 8)),
             st.sampled_from((True, True, False)),
             st.sampled_from(HOST),
+            st.sampled_from((1, 2)),
         ),
     )
     def begin(
@@ -113,12 +117,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         most: int | None,
         order: str,
         cost: float,
-        shape: tuple[tuple[int | None, ...], int, bool, tuple[int, bool]],
+        shape: tuple[tuple[int | None, ...], int, bool, tuple[int, bool], int],
     ) -> None:
         """`shape`: windows of the KV groups, most steps of a call, whether parts of blocks are copied, host slots of
-        each group, and whether evicted blocks go to files.
+        each group and whether evicted blocks go to files, and how many steps deep it plans.
         """
-        windows, steps, parts, (slots, self.filed) = shape
+        windows, steps, parts, (slots, self.filed), depth = shape
         cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most, partial_prefix_blocks=parts)
         self.caching = caching
         made = make(4, budget, blocks, MAX_LEN, cap, order=ORDERS.get(order)(), windows=windows)
@@ -126,7 +130,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         disk = Carrier(BlockFiles(self.folder, bytes(32), 1 << 20, Counters()), host) if self.filed else None
         if disk is not None:
             disk.loses = lambda block: block.name.digest[0] % 4 == 0
-        self.traffic = Traffic(in_series(tiered(made, slots, cache, disk), steps), windows, host)
+        made = in_series(tiered(made, slots, cache, disk), steps)
+        self.traffic = Traffic(planning_ahead(made) if depth == 2 else made, windows, host)
         self.traffic.scheduler.limits = replace(self.traffic.scheduler.limits, context_cost=cost)
         self.number = 0
         self.now = 0.0
@@ -230,8 +235,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert sessions.end(name) and name not in sessions
         self.seen["session ended"] += 1
 
-    @rule(chance=st.integers(0, 2))
-    def reset(self, chance: int) -> None:
+    @rule(chance=st.integers(0, 2), cap=st.sampled_from((0, 4, 5)))
+    def reset_or_limit(self, chance: int, cap: int) -> None:
+        if chance == 1:
+            limits = self.traffic.scheduler.limits
+            self.traffic.scheduler.limits = replace(limits, long_prefill_token_threshold=cap)
         if chance:
             return
         self.traffic.scheduler.reset_prefix_cache()
@@ -262,15 +270,18 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.step(-1, most)
 
     @precondition(lambda self: self.traffic.open)
-    @rule(data=st.data(), kind=st.sampled_from(("abort", "preempt")))
+    @rule(data=st.data(), kind=st.sampled_from(("abort", "preempt", "stop")))
     def disturbed_step(self, data: st.DataObject, kind: str) -> None:
         def disturb() -> None:
             if kind == "abort":
                 abort_one(self.traffic, data, self.seen)
                 return
             name = data.draw(st.sampled_from(sorted(self.traffic.open)))
-            self.seen["preempt during a step"] += self.traffic.open[name].computed > 0
-            self.traffic.preempt(name)
+            self.seen[f"{kind} during a step"] += self.traffic.open[name].computed > 0
+            if kind == "stop":
+                self.traffic.open[name].stops = True
+            else:
+                self.traffic.preempt(name)
 
         self.traffic.step(during=disturb)
 

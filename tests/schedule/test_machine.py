@@ -5,12 +5,12 @@ from hypothesis import settings
 from tests.schedule.machine import SchedulerMachine
 
 EVENTS = (
-    "abort, another answer", "abort, just admitted", "abort, running", "abort, swapped out", "abort, waiting",
-    "abort after a broken step", "broken step", "chunk", "copied", "copy", "disk hit", "evict",
-    "fault", "fault again", "finish", "fork", "given back", "hit", "in flight", "late child", "load", "part", "preempt",
-    "preempt during a step", "preempted from outside", "prefix hit", "save", "scrub", "series", "series cut short",
-    "series over a border", "session", "session ended", "session given up", "session over", "slide", "wait",
-    "tail", "window hit",
+    "abort after a broken step", "abort, another answer", "abort, just admitted", "abort, running",
+    "abort, swapped out", "abort, waiting", "ahead", "ahead, taken back", "ahead, trimmed", "broken step", "chunk",
+    "copied", "copy", "disk hit", "evict", "fault", "fault again", "finish", "fork", "given back", "hit", "in flight",
+    "late child", "load", "part", "preempt", "preempt during a step", "preempted from outside", "prefix hit", "save",
+    "scrub", "series", "series cut short", "series over a border", "session", "session ended", "session given up",
+    "session over", "slide", "stop during a step", "tail", "wait", "window hit",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from pelton.kv.pool import NULL_BLOCK, BlockPool
 from pelton.kv.tiers.chain import Labelled
 from pelton.kv.tiers.files import BlockFiles
 from pelton.kv.tiers.in_turn import InTurn
+from pelton.schedule.ahead.ahead import Ahead
 from pelton.schedule.order import Order
 from pelton.schedule.orders.fcfs import FirstComeFirstServed
 from pelton.schedule.scheduler import Scheduler
@@ -45,7 +46,7 @@ class TokenKeys:
 
 @dataclass
 class Sequence:
-    """One open request as the test knows it. `room`: tokens still to be drawn.
+    """One open request as the test knows it. `room`: tokens still to be drawn. `stops`: the next one ends it.
 
     `leans`: it read what others wrote, in `shared` whole blocks of theirs and perhaps in a copy.
     """
@@ -62,6 +63,7 @@ class Sequence:
     settles: int | None = None
     prompt: int = 0
     drawn: list[int] = field(default_factory=list)
+    stops: bool = False
 
 
 class HostMemory:
@@ -131,6 +133,20 @@ def in_series(scheduler: Scheduler, steps: int) -> Scheduler:
     scheduler.limits = replace(scheduler.limits, max_steps_per_call=steps)
     scheduler.series.seconds = float("inf")
     return scheduler
+
+
+def planning_ahead(scheduler: Scheduler) -> Scheduler:
+    """The same scheduler with a planning depth of 2."""
+    scheduler.limits = replace(scheduler.limits, planning_depth=2)
+    scheduler.ahead = Ahead(scheduler._planner, scheduler._places, scheduler._blocks, scheduler.max_len)
+    return scheduler
+
+
+def _plan_behind(scheduler: Scheduler, plan: StepPlan) -> None:
+    """While the plan is carried out."""
+    if scheduler.ahead is not None:
+        scheduler.ahead.make(plan, scheduler.limits)
+        scheduler.check()
 
 
 def take_back(sequence: Sequence | None, steps: int) -> None:
@@ -206,13 +222,14 @@ class Traffic:
         most: int = 8,
     ) -> StepPlan | None:
         """One step in which every row that samples draws a token, or a series of `most` at most, of which none but the
-        first may be faulty. `during` runs between plan and commit.
+        first may be faulty. `during` runs between plan and commit; so is the next step planned where that is wanted.
         """
         plan = self.scheduler.plan()
         if plan is None:
             assert not self.open, f"nothing to do with {len(self.open)} open requests"
             return None
         self.read(plan)
+        _plan_behind(self.scheduler, plan)
         bad = self._compute(plan, faulty)
         steps = 1 if bad else self._series(plan, most)
         if during is not None:
@@ -231,7 +248,7 @@ class Traffic:
             elif row.sample:
                 self._append(sequence)
                 generated[row.row] = steps
-                if not sequence.room:
+                if not sequence.room or sequence.stops:
                     finished.add(row.row)
         names = {row: self.scheduler.request_at(row) for row in finished}
         self.scheduler.commit(plan, generated, finished, steps)
@@ -250,6 +267,7 @@ class Traffic:
         assert plan is not None
         computed, noticed = self.computed, set(self.noticed)
         self.read(plan, ops)
+        _plan_behind(self.scheduler, plan)
         self._compute(replace(plan, rows=plan.rows[:rows] if ops is None else ()), None)
         self.noticed, self.computed = noticed, computed
         for sequence in self.open.values():

@@ -118,6 +118,7 @@ ENGINE_HELP = {
     "itl_target_ms": "Milliseconds that a step with prompts may take; 0: no matter, 256 tokens [100].",
     "fairness_weights": "JSON with users or API keys and how many shares each gets, for an order that shares.",
     "max_steps_per_call": "Most tokens an answer gets before anybody is told; 1: each by itself.",
+    "planning_depth": "2: plan a step while the one before runs; 1: when it is over.",
     "backend": "What executes the model.",
     "threads": "Worker threads; 0: one for each allowed core.",
     "packed_cache_bytes": "Disk for packed weights, of all models together; 0: they are packed at each start [16G].",

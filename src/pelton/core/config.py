@@ -115,7 +115,7 @@ class ScheduleSection:
     so much more towards max_num_batched_tokens the further in they are, so that a step takes no longer for standing in
     a long prompt. None: by the model's own arithmetic; 0: tokens count alike.
     `max_steps_per_call`: tokens that each answer may get in one call of the backend, where nothing has to be decided in
-    between; they are told together. 1: each step by itself.
+    between; they are told together. 1: each step by itself. `planning_depth` 2: a step is planned while another runs.
     `itl_target_ms`: how long a step with prompts in it should take at most, by which max_num_batched_tokens is chosen
     where it is not set (docs/serve.md); 0: no target. None: ITL_TARGET_MS, unless max_num_batched_tokens is set.
     `fairness_weights`: a JSON table of users or API keys and how many times the share of others they get.
@@ -128,6 +128,7 @@ class ScheduleSection:
     context_cost: float | None = None
     scheduling_policy: str = "fcfs"
     max_steps_per_call: int = MOST_STEPS
+    planning_depth: int = 1
     itl_target_ms: int | None = None
     fairness_weights: str | None = field(default=None, repr=False)
 
@@ -338,6 +339,7 @@ def _check(config: EngineConfig) -> None:
     between("max_num_queued_reqs", schedule.max_num_queued_reqs, 0, None, " (0: any)")
     between("itl_target_ms", schedule.itl_target_ms, 0, MOST_TARGET_MS, " (0: none)")
     between("max_steps_per_call", schedule.max_steps_per_call, 1, MOST_STEPS, " (1: off)")
+    between("planning_depth", schedule.planning_depth, 1, 2, " (1: a step is planned when the one before is over)")
     between("seed", config.seed, 0, MAX_SEED)
     between("packed_cache_bytes", config.backend.packed_cache_bytes, 0, None, " (0: nothing is kept)")
     between("threads", config.backend.threads, 0, MOST_THREADS, " (0: all allowed cores)")

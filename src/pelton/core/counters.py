@@ -34,6 +34,7 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
 
     `step_*` describe the last step alone, or a series of `step_steps` that were one call.
     `backend_seconds_total`: what the backend took of all steps. `sessions` hold `session_blocks` of the held ones.
+    `plans_*` made while the step before ran: those that became steps, of which some lost rows, and those taken back.
     """
 
     running: int = 0
@@ -75,3 +76,6 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     backend_seconds_total: float = 0.0
     sessions: int = 0
     session_blocks: int = 0
+    plans_ahead_total: int = 0
+    plans_trimmed_total: int = 0
+    plans_taken_back_total: int = 0

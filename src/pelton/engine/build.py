@@ -195,6 +195,7 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
                 disk = open_disk(config, fingerprint(config, module, checkpoint, executable), executable, clock)
             opened.callback(disk.close)
         engine = _engine(executable, chosen.order, config, size, module, clock, disk)
+        opened.callback(engine.runner.close)
         if disk is not None:
             opened.callback(close_disk, disk, engine.scheduler, executable, clock)
             engine.scheduler.tiers.on_idle = partial(keep_when_idle, engine.scheduler, executable)

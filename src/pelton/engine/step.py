@@ -1,10 +1,12 @@
 """One step of the engine, whole: plan -> masks -> run -> verify and sample -> commit -> events.
 
+With a planning depth of 2 the rows of the next plan are made while this one is run (schedule/ahead/).
 Invariant: lengths and blocks are committed before the step's tokens are told to anybody.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from pelton.core.clock import Clock
 from pelton.core.events import (
@@ -54,7 +56,8 @@ def run_step(
     events += [RequestScheduled(one.request_id, one.cached, one.lookup) for one in plan.admitted]
 
     # Rows with a grammar would have their masks filled here; drawing and comparing drafts happen inside `run`.
-    result = runner.run(plan)
+    ahead = scheduler.ahead if plan.repeat == 1 else None
+    result = runner.run(plan, None if ahead is None else partial(ahead.make, plan, scheduler.limits))
 
     owners = [scheduler.request_at(row.row) for row in result.rows]
     for owner, row in zip(owners, result.rows, strict=True):

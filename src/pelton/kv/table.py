@@ -166,9 +166,16 @@ class BlockTable:
             assert passed == first, f"{passed} entries given up, {first} are behind the window of {group.window}"
             assert not any(blocks[:passed]) and all(blocks[passed:]), f"a block is held, or missing, in {blocks}"
 
-    def release(self) -> None:
-        """Gives all blocks back, the last one first."""
+    def release(self, keep: int = 0) -> None:
+        """Gives blocks back, the last one first: all, or those behind the first `keep` entries, nothing of which is
+        computed yet or in the tree.
+        """
         held = self.blocks
+        if keep:
+            assert keep >= self.depth
+            self._blocks = [list(blocks[:keep]) for blocks in held]
+            self._source.release(tuple(blocks[keep:] for blocks in held))
+            return
         self._blocks = [[] for _ in held]
         self._passed = [0] * len(held)
         self.depth = self._adopted = 0

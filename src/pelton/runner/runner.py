@@ -5,6 +5,7 @@ Invariant: a preempted request's tokens are kept until it gets a row again, so i
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from pelton.backends.backend import FAULT_BAD_LOGITS, FAULT_NO_TOKEN, Executable
 from pelton.core.params import SamplingParams
 from pelton.core.plan import RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
 from pelton.core.request import Request
+from pelton.runner.aside import Aside
 from pelton.runner.gather import gather
 from pelton.runner.rows import RowStates
 from pelton.sampling.follow import follow
@@ -52,6 +54,7 @@ class Runner:
         self._encode = encode
         self._owners: list[str | None] = [None] * len(states.length)
         self._open: dict[str, _Open] = {}
+        self._aside = Aside()
 
     def add(self, request: Request) -> None:
         """A request that coming plans may admit."""
@@ -63,19 +66,28 @@ class Runner:
         if gone is not None and gone.row is not None:
             self._owners[gone.row] = None
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
         """Computes the plan's tokens and draws one for each row that samples, or one in each of the plan's steps.
 
-        Faults stay in their row.
+        Faults stay in their row. `meanwhile` is called in another thread while the backend computes, and is over when
+        this is; it must not touch this runner.
         """
         _expect_built(plan)
         self._release(plan)
         self._admit(plan)
         for row, blocks in plan.new_blocks.items():
             self._rows.append_blocks(row, blocks)
-        outputs = self._executable.run(gather(plan, self._rows, self.wake))
+        inputs = gather(plan, self._rows, self.wake)
+        if meanwhile is None:
+            outputs = self._executable.run(inputs)
+        else:
+            outputs = self._aside.call(partial(self._executable.run, inputs), meanwhile)
         rows = self._several(plan, outputs) if outputs.steps > 1 else self._results(plan, outputs)
         return StepResult(rows, outputs.steps, outputs.seconds, outputs.moving)
+
+    def close(self) -> None:
+        """Nothing is run any more; twice is no error."""
+        self._aside.close()
 
     def _release(self, plan: StepPlan) -> None:
         for row in plan.released:

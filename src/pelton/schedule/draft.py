@@ -20,6 +20,7 @@ class Draft:
     `decodes`: running requests still to be planned that need one token. `cap`: most tokens of one request, 0 for any
     number. `most`: tokens of one request in the largest step. `copies`: of blocks, and loads. `entered`: nodes this
     step computes. `spent`: blocks to give back once nothing more is handed out.
+    `scrubs`: (group, block) to be scrubbed, as far as they were taken note of early.
     """
 
     budget: int
@@ -34,6 +35,7 @@ class Draft:
     copies: list[StateOp] = field(default_factory=list)
     entered: list[Node] = field(default_factory=list)
     spent: list[Held] = field(default_factory=list)
+    scrubs: list[tuple[int, int]] = field(default_factory=list)
     repeat: int = 1
 
     def cut(self, start: int, remaining: int, share: int) -> int:
@@ -109,12 +111,29 @@ class Draft:
         if request.table.fills(end) and (keys := request.gives) is not None:
             self.entered += request.table.enter(keys, end)
 
+    def assume(self, request: Tracked, start: int, count: int, total: int) -> bool:
+        """As `reserve` and `place`, for a request that will have computed `start` of `total` known tokens by then; but
+        nothing is shared yet. False (nothing changed): too few blocks are available.
+        """
+        assert request.row is not None
+        asked, end = request.asked, start + count
+        if end > request.table.capacity:
+            added = request.table.grow(end)
+            if added is None:
+                return False
+            self.new_blocks[request.row] = added
+        self.budget -= count if count < 2 else self._charge(start, count)
+        scored = max(0, min(end, asked.prompt - 1) - start) if asked.scored else 0
+        self.rows.append(RowPlan(request.row, start, count, 0, end == total, scored))
+        return True
+
     def plan(
         self, released: tuple[int, ...], scrubs: list[tuple[int, int]], saves: tuple[StateOp, ...] = ()
     ) -> StepPlan:
         """The step. Blocks are saved before anybody uses them again; those (group, block) to be scrubbed are scrubbed
         before anything is copied or loaded into them.
         """
-        ops = (*saves, *(StateOp("scrub", block, block, group) for group, block in scrubs), *self.copies)
+        places = (*self.scrubs, *scrubs)
+        ops = (*saves, *(StateOp("scrub", block, block, group) for group, block in places), *self.copies)
         rows, admitted = tuple(self.rows), tuple(self.admitted)
         return StepPlan(rows, admitted, released, self.new_blocks, ops, repeat=self.repeat)

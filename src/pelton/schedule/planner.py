@@ -37,17 +37,25 @@ class Planner:
         self._tiers = tiers
         self._refused: tuple[Tracked | None, tuple[int, ...]] = (None, ())
 
-    def draft(self, limits: ScheduleSection, now: float = 0.0) -> Draft:
-        """The next step; without rows where there is nothing to compute. `now`: see QueueView."""
-        remaining = [request.total - request.computed for request in self._places.running]
-        draft = Draft(
+    def begin(self, limits: ScheduleSection, remaining: Sequence[int]) -> Draft:
+        """A draft without rows, for running requests that have so many tokens left each."""
+        return Draft(
             budget=limits.max_num_batched_tokens,
             most=min(limits.max_num_batched_tokens, limits.long_prefill_token_threshold or sys.maxsize),
             cap=self._cap(limits, remaining),
             decodes=remaining.count(1),
             context_cost=limits.context_cost or 0.0,
         )
-        self._continue_running(draft)
+
+    def draft(self, limits: ScheduleSection, now: float = 0.0, begun: Draft | None = None) -> Draft:
+        """The next step; without rows where there is nothing to compute. `now`: see QueueView.
+
+        `begun`: one that has the rows of the running requests already.
+        """
+        draft = begun
+        if draft is None:
+            draft = self.begin(limits, [request.total - request.computed for request in self._places.running])
+            self._continue_running(draft)
         # What was taken away is not given to another at once.
         if draft.preempted:
             self.gate.ran_short()

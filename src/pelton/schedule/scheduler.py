@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pelton.core.config import CacheSection, ScheduleSection
 from pelton.core.counters import EngineStats
@@ -18,6 +18,7 @@ from pelton.kv.blocks import Blocks
 from pelton.kv.group import KVGroup, most_blocks
 from pelton.kv.table import BlockTable
 from pelton.kv.tiers.worker import Carrier
+from pelton.schedule.ahead.ahead import Ahead
 from pelton.schedule.draft import Draft
 from pelton.schedule.forks import Forks
 from pelton.schedule.gate import Gate
@@ -34,13 +35,14 @@ from pelton.schedule.tracked import NewRequest, Tracked
 @dataclass(slots=True)
 class _Figures:
     """Counts since the start, and how many waited for room in a step or for another request when the last was planned:
-    those whose wait ends with that step are among them.
+    those whose wait ends with that step are among them. `lost`: who lost its blocks since then, by a word from outside.
     """
 
     added: int = 0
     computed: int = 0
     copied: int = 0
     deferred: int = 0
+    lost: list[str] = field(default_factory=list)
 
 
 class Scheduler:
@@ -48,6 +50,7 @@ class Scheduler:
 
     `limits` may be replaced between steps by others with as many rows. `series` decides how many decode steps are one
     call, and is told how long they take; so are the `rates` of the `tiers`. `sharing` knows what is kept of prefixes.
+    `ahead`, where the limits want it, makes the next plan while a step runs.
     `preempted` names who lost its blocks between the last plan and the one before it or for the last plan.
     """
 
@@ -73,9 +76,11 @@ class Scheduler:
         self.tiers = Tiers(self._blocks, cache, disk)
         gate = Gate(order, self._forks, self.sharing)
         self._planner = Planner(gate, self._places, self._blocks, self._forks, self.sharing, self.tiers)
+        self.ahead: Ahead | None = None
+        if limits.planning_depth > 1:
+            self.ahead = Ahead(self._planner, self._places, self._blocks, self.max_len)
         self._requests: dict[str, Tracked] = {}
         self._figures = _Figures()
-        self._lost: list[str] = []
         self._open: tuple[Draft, StepPlan] | None = None
 
     # ---- requests come and go ----------------------------------------------------------------------------------------
@@ -126,8 +131,8 @@ class Scheduler:
         self.tiers.over(request)
         self._places.leave(request)
         request.table.release()
-        if request_id in self._lost:
-            self._lost.remove(request_id)
+        if request_id in self._figures.lost:
+            self._figures.lost.remove(request_id)
 
     def preempt(self, request_id: str, *, keep: bool = True) -> None:
         """The request loses its blocks now and goes on later; one that waits is let be. KeyError if not open.
@@ -137,7 +142,7 @@ class Scheduler:
         request = self._requests[request_id]
         if request.row is not None:
             self._planner.preempt(request, keep=keep)
-            self._lost.append(request_id)
+            self._figures.lost.append(request_id)
 
     def fault(self, row: int) -> bool:
         """What the row computed in the open step is bad. Blocks it wrote are given to nobody and scrubbed before reuse.
@@ -180,11 +185,12 @@ class Scheduler:
         if self._open is not None:
             self._abandon(*self._open)
         self.sharing.sessions.expire(now)
-        draft = self._planner.draft(self.limits, now)
+        begun = None if self.ahead is None else self.ahead.take(self.limits)
+        draft = self._planner.draft(self.limits, now, begun)
         step_is_full = self._places.free_rows and not draft.budget and not draft.preempted
         waits = self._forks.deferred + self.sharing.deferred + self.tiers.deferred
         self._figures.deferred = self.num_waiting if step_is_full else waits
-        self.preempted, self._lost = (*self._lost, *draft.preempted), []
+        self.preempted, self._figures.lost = (*self._figures.lost, *draft.preempted), []
         if not draft.rows:
             assert not self._requests, f"no progress with {self.num_running} running and {self.num_waiting} waiting"
             return None
@@ -278,6 +284,7 @@ class Scheduler:
             preemptions_total=self._planner.preemptions,
             copied_blocks_total=self._figures.copied,
             **self.tiers.figures(),
+            **({} if self.ahead is None else self.ahead.totals()),
             session_blocks=self.sharing.sessions.num_blocks,
             sessions=len(self.sharing.sessions),
             computed_tokens_total=self._figures.computed,

@@ -18,16 +18,21 @@ _GLUED = re.compile("-[a-z]{2,}")
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another spelling of a setting; with `value` it is a switch that stands for that value."""
+    """Another spelling of a setting; with `value` it is a switch that stands for that value, and turned off for `off`
+    (None: for the other of two).
+    """
 
     setting: str
-    value: bool | None = None
+    value: bool | int | None = None
+    off: int | None = None
 
 
 ALIASES: Mapping[str, Alias] = {
     # vLLM
     "--num-gpu-blocks-override": Alias("num_blocks"),
     "-q": Alias("quantization"),
+    "--async-scheduling": Alias("planning_depth", 2, off=1),
+    "--no-async-scheduling": Alias("planning_depth", 1, off=2),
     "--disable-uvicorn-access-log": Alias("disable_access_log", True),
     "--uvicorn-log-level": Alias("log_level"),
     # SGLang
@@ -126,7 +131,7 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "--repeat-penalty": ("--repetition-penalty", DEFAULTS),
 }
 UNSUPPORTED: Mapping[str, str] = {
-    **{"--" + name.replace("_", "-"): name for name in ELSEWHERE},
+    **{flag: name for name in ELSEWHERE if (flag := "--" + name.replace("_", "-")) not in ALIASES},
     **_SHORT,
     **{flag: reason for reason, flags in _DOOR.items() for flag in flags.split()},
 }

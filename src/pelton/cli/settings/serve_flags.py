@@ -77,7 +77,7 @@ _GROUPS: Mapping[str, str] = {
     **dict.fromkeys(FETCH_FLAGS, FETCH),
     **dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"), SCHEDULE),
     **dict.fromkeys(("context_cost", "itl_target_ms", "fairness_weights"), SCHEDULE),
-    **dict.fromkeys(("max_num_queued_reqs", "scheduling_policy", "max_steps_per_call"), SCHEDULE),
+    **dict.fromkeys(("max_num_queued_reqs", "scheduling_policy", "max_steps_per_call", "planning_depth"), SCHEDULE),
     **dict.fromkeys(("generation_config", "override_generation_config"), SAMPLING),
 }
 _TEXTS = {"block_size": "Tokens in a block.", "max_num_seqs": "Requests computed at once."}

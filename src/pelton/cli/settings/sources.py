@@ -153,7 +153,8 @@ def from_file(file: str, asked: str) -> tuple[Found, list[str]]:
             continue
         alias, setting = ALIASES.get(flag), SETTINGS[FLAGS[flag]]
         if alias is not None and alias.value is not None:
-            value = alias.value if given(_SWITCH, value, file, written).value else not alias.value
+            off = not alias.value if alias.off is None else alias.off
+            value = alias.value if given(_SWITCH, value, file, written).value else off
         if setting.name in found:
             raise click.UsageError(f"{found[setting.name].written} and {written} are the same setting.")
         found[setting.name] = given(setting, value, file, _written(setting, written, value, ": "))

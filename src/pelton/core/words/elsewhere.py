@@ -17,7 +17,7 @@ _REASONS: Mapping[str, str] = {
     "one process answers HTTP, and it is not what limits the speed": "api_server_count",
     "this version computes on the CPU alone": (
         "device n_gpu_layers gpu_layers cpu_offload_gb enforce_eager compilation_config cudagraph_capture_sizes "
-        "optimization_level performance_mode attention_backend async_scheduling kv_offloading_backend"
+        "optimization_level performance_mode attention_backend kv_offloading_backend"
     ),
     "a tokenizer of its own is taken as its repository has it now; a folder may hold another": "tokenizer_revision",
     "the model's files say it themselves": (
@@ -58,6 +58,7 @@ _COUNTERPARTS: Mapping[str, tuple[str, str]] = {
     "gpu_memory_utilization": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
     "mem_fraction_static": ("kv_cache_memory_bytes", "memory is given as a size and not as a share"),
     "swap_space": ("swap_space_bytes", "it is a number of bytes here, and not of GiB"),
+    "async_scheduling": ("planning_depth", "it is a number here, and 2 is on"),
     "kv_offloading_size": ("kv_disk_bytes", "keys and values go to the disk, and the size is a number of bytes"),
     "rope_scaling": ("hf_overrides", "it is a field of the model's config"),
     "rope_theta": ("hf_overrides", "it is a field of the model's config"),

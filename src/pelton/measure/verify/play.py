@@ -124,7 +124,11 @@ def play(
 ) -> Played:
     """Runs a round to its end. Whatever the engine raises comes out; RuntimeError where it does not end."""
     with rig.files(round_.cache) as disk:
-        return _played(_stage(rig, round_, disk, traced=traced), round_, cases, values)
+        stage = _stage(rig, round_, disk, traced=traced)
+        try:
+            return _played(stage, round_, cases, values)
+        finally:
+            stage.engine.runner.close()
 
 
 def _played(stage: Stage, round_: Round, cases: Cases, values: Sequence[tuple[Dimension, str]]) -> Played:

@@ -86,6 +86,15 @@ TOTALS: Mapping[str, tuple[Callable[[EngineStats], float], str]] = {
     ),
     "pelton:kv_disk_failures": (lambda stats: stats.disk_failed_total, "Reads and writes of files that failed."),
     "pelton:steps": (lambda stats: stats.steps_total, "Steps of the engine."),
+    "pelton:plans_ahead": (
+        lambda stats: stats.plans_ahead_total,
+        "Steps whose plan was made while the step before ran.",
+    ),
+    "pelton:plans_ahead_trimmed": (lambda stats: stats.plans_trimmed_total, "Of those, plans that lost some rows."),
+    "pelton:plans_ahead_taken_back": (
+        lambda stats: stats.plans_taken_back_total,
+        "Plans that were made so and then made again.",
+    ),
     "pelton:backend_seconds": (
         lambda stats: stats.backend_seconds_total,
         "Time of steps in the backend; what pelton:step_seconds sums up to beyond it is the engine's own work.",

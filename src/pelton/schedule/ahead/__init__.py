@@ -1,0 +1,1 @@
+"""What is planned of a step while the one before it runs."""
