@@ -138,7 +138,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         count_given_back(self.traffic, self.seen)
 
     @rule(
-        base=st.sampled_from(BASES),
+        base=st.sampled_from((*BASES, [])),
         length=st.integers(1, 24),
         tail=st.lists(st.integers(0, 2), max_size=2),
         answer=st.integers(1, 12),
@@ -158,8 +158,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         kind: str,
         rank: tuple[int, int | None],
     ) -> None:
-        """`rank`: its priority, and from how many tokens on it settles."""
-        prompt = (base[:length] + tail)[:26]
+        """`base` empty: all that a request which is over has said. `rank`: its priority, and from how many tokens on it
+        settles.
+        """
+        said = next(reversed(self.traffic.over.values()), None)
+        prompt = (base[:length] + tail)[:26] if base or said is None else (said.tokens + tail)[:26]
+        prompt = prompt or [1]
         self.seen["fork"] += answers > 1
         for child in (child for _ in range(twins) for child in range(answers)):
             self.number += not child
@@ -179,15 +183,6 @@ class SchedulerMachine(RuleBasedStateMachine):
                 owner=f"owner {rank[0]}",
                 settles=rank[1],
             )
-
-    @precondition(lambda self: self.traffic.over)
-    @rule(which=st.integers(0, 7), more=st.lists(st.integers(0, 2), min_size=1, max_size=4))
-    def next_turn(self, which: int, more: list[int]) -> None:
-        """Goes on from all that a request which is over has said."""
-        said = list(self.traffic.over.values())[-1 - which % len(self.traffic.over)]
-        self.number += 1
-        arrival = float(self.number // 2)
-        self.traffic.add(f"r{self.number}", (said.tokens + more)[:26], 3, salt=said.salt, arrival=arrival)
 
     @precondition(lambda self: any("/" not in name for name in self.traffic.open))
     @rule(data=st.data())

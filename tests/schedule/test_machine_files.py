@@ -111,7 +111,7 @@ class FilesMachine(SchedulerMachine):
         most=st.sampled_from((None, None, 0, 12)),
         mode=st.sampled_from(("auto", "swap", "recompute")),
         shape=st.tuples(st.sampled_from(WINDOWS), st.sampled_from((1, 3, 8)), st.sampled_from((True, True, False))),
-        room=st.tuples(st.sampled_from((6, 30, 60)), st.sampled_from((ROOMY, TIGHT))),
+        room=st.tuples(st.sampled_from((6, 6, 30, 60)), st.sampled_from((ROOMY, TIGHT))),
     )
     def begin(  # type: ignore[override]
         self,
