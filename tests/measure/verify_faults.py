@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pelton.backends.backend import COPY, LOAD, SAVE, BlockOps, Executable, StepInputs, StepOutputs, WorkingMemory
+from pelton.backends.backend import COPY, LOAD, SAVE, BlockOps, Executable, StepInputs, StepOutputs
+from pelton.backends.passed_on import PassedOn
 from pelton.backends.repeat import in_turn
 from pelton.core.plan import StepPlan, StepResult
 from pelton.kv.blocks import Blocks
@@ -30,26 +31,12 @@ def carry_out(blocks: BlockOps, kind: int, group: int, source: int, target: int)
         blocks.scrub(group, target)
 
 
-class Double:
+class Double(PassedOn):
     """An Executable in another's clothes, to be changed in `before` and `after`."""
 
     def __init__(self, inner: Executable) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.steps = 0  # in which the fault did something
-
-    @property
-    def block_bytes(self) -> tuple[int, ...]:
-        return self.inner.block_bytes
-
-    @property
-    def memory(self) -> WorkingMemory:
-        return self.inner.memory
-
-    def allocate(self, blocks: tuple[int, ...]) -> None:
-        self.inner.allocate(blocks)
-
-    def labels(self) -> tuple[str, ...]:
-        return self.inner.labels()
 
     def run(self, inputs: StepInputs) -> StepOutputs:
         changed = self.before(inputs)
@@ -62,15 +49,6 @@ class Double:
 
     def after(self, inputs: StepInputs) -> None:
         pass
-
-    def blocks(self) -> BlockOps:
-        return self.inner.blocks()
-
-    def counters(self) -> dict[str, int]:
-        return self.inner.counters()
-
-    def close(self) -> None:
-        self.inner.close()
 
     def table(self, inputs: StepInputs, sequence: int) -> list[int]:
         return inputs.tables[0, inputs.table_offsets[sequence] : inputs.table_offsets[sequence + 1]].tolist()
