@@ -85,6 +85,9 @@ def test_the_command_keeps_a_line_for_each_cell(tmp_path: Path) -> None:
     assert cells == [(1, 2), (1, 64), (3, 64)], "no step has fewer tokens than requests"
     assert all(one["completed"] == 3 and isinstance(one["pareto"], bool) for one in rows)
     assert any(one["pareto"] for one in rows) and "front" in done.output and "*" in done.output
+    assert "in each bar steps of 2, 64 tokens" in done.output
+    (three,) = [line for line in done.output.splitlines() if line.startswith("3 ") and "|" in line]
+    assert [bar[:4] for bar in three.split("|")[1::2]] == [" " * 4] * 2, "where nothing is measured nothing is drawn"
     assert "note: steps of 2 tokens are left out where more requests are under way" in done.output
 
 

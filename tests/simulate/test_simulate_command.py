@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.running import invoke, modules_after
 
-from pelton.cli.commands.simulate.shown import HEIGHTS, bar
+from pelton.cli.bars import HEIGHTS, bar
 
 MACHINE = ("--read-rate", "20G", "--matrix-rate", "5e11", "--num-blocks", "600", "--max-model-len", "2048")
 

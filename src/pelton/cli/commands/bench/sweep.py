@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
+from pelton.cli.bars import bar
 from pelton.cli.commands.bench.options import AT_LEAST_1, OUTPUT_OPTION, check_output
 from pelton.cli.commands.bench.results import machine
 from pelton.cli.fetching import fetch_section, fetched
@@ -30,6 +31,7 @@ CHUNKS, AT_ONCE = (64, 128, 256, 512, 1024), (1, 8, 32)
 HEADER = ("step", "at once", "TTFT p50", "p99", "ITL p50", "p99", "tok/s out", "preempted", "front")
 SWEPT = {"max_num_batched_tokens": "--chunk-sizes", "max_num_seqs": "--concurrency", "itl_target_ms": "--chunk-sizes"}
 FRONT = "*"
+BAR_WIDTH = 4  # columns of one size of steps
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
@@ -109,7 +111,7 @@ def sweep_command(model: str | None, model_flag: str | None, **flags: object) ->
     finally:
         parts.close()
     fronts = on_front(rows)
-    click.echo("\n".join(_lines(rows, fronts)))
+    click.echo("\n".join((*_lines(rows, fronts), "", *_drawn(rows))))
     _keep(flags, [{**row, "pareto": front} for row, front in zip(rows, fronts, strict=True)], reference, before)
 
 
@@ -139,6 +141,22 @@ def _lines(rows: Sequence[Table], fronts: Sequence[bool]) -> list[str]:
         rate, preempted = f"{float(str(row['output_throughput'])):.0f}", str(row["preemptions"])
         shown.append((*counts, *map(_ms, times), rate, preempted, FRONT if front else ""))
     return table_lines(shown, left=0)
+
+
+def _drawn(rows: Sequence[Table]) -> list[str]:
+    """For each number at once two bars, from nothing to their largest value, with a block for each size of steps."""
+    sizes = dict.fromkeys(str(row["max_num_batched_tokens"]) for row in rows)
+    shown = [("at once", "TTFT p99", "", "ITL p99", "")]
+    for count in dict.fromkeys(row["max_concurrency"] for row in rows):
+        cells = [str(count)]
+        for name in ("p99_ttft_ms", "p99_itl_ms"):
+            # Smaller steps than are under way have no row: they stand on the left.
+            values = [float(str(row[name] or 0.0)) for row in rows if row["max_concurrency"] == count]
+            values = [0.0] * (len(sizes) - len(values)) + values
+            drawn = bar([value for value in values for _ in range(BAR_WIDTH)])
+            cells += [f"|{drawn}|", f"0 to {_ms(max(values))}"]
+        shown.append((cells[0], cells[1], cells[2], cells[3], cells[4]))
+    return [*table_lines(shown, left=5), f"in each bar steps of {', '.join(sizes)} tokens, times in ms"]
 
 
 def _ms(value: object) -> str:

@@ -1,8 +1,8 @@
 """What `pelton simulate` shows: tables, and lines of blocks for what changes over time. It computes no figure."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from pelton.cli.bars import bar
 from pelton.cli.terminal import count_text, table_lines
 from pelton.core.words.sizes import size_text
 from pelton.measure.bench.figures import METRICS
@@ -12,9 +12,6 @@ from pelton.measure.simulate.outcome import Moment
 Table = Mapping[str, object]
 SHOWN = ("ttft", "itl", "tpot", "e2el")
 COLUMNS = ("mean", "p50", "p90", "p99")
-HEIGHTS = " ▁▂▃▄▅▆▇█"
-PLAIN = " .:-=+*#@"
-WIDTH = 60
 SIZES = 9  # lines of the table of cache sizes, the unlimited one beside them
 MIB, GIB = 1 << 20, 1 << 30
 UNKNOWN = "-"
@@ -76,27 +73,6 @@ def course_lines(course: Sequence[Moment]) -> list[str]:
         ("tokens/s", [moment.tokens_per_s for moment in course], count_text),
     ]
     return [f"{name:<9}|{bar(values)}| 0 to {told(max(values))}" for name, values, told in lines]
-
-
-def bar(values: Sequence[float], width: int = WIDTH) -> str:
-    """One line of blocks whose heights are the values', the largest filling the line's height."""
-    marks, most = _marks(), max(values, default=0.0)
-    count = min(width, len(values))
-    shown = []
-    for place in range(count):
-        part = values[place * len(values) // count : (place + 1) * len(values) // count]
-        height = max(part) / most if most else 0.0
-        # What is there at all is seen.
-        shown.append(marks[max(round(height * (len(marks) - 1)), 1 if height else 0)])
-    return "".join(shown)
-
-
-def _marks() -> str:
-    try:
-        HEIGHTS.encode(sys.stdout.encoding or "ascii")
-    except (LookupError, UnicodeEncodeError):
-        return PLAIN
-    return HEIGHTS
 
 
 def cache_sizes(reuse: Reuse, block_bytes: int) -> list[int]:
