@@ -24,6 +24,7 @@ pytest.importorskip("pelton.backends.cpu._native")
 CELLS, SOME = 720, 160
 SCHEDULES = 50
 BOX_MINUTES = 15
+TINY_BOX_MINUTES = 3
 MANY = 20_000  # of a tiny model
 Parts = tuple[Rig, Cases]
 
@@ -153,12 +154,12 @@ def test_real_models(model: str, request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60 * BOX_MINUTES + 120)
+@pytest.mark.timeout(60 * TINY_BOX_MINUTES + 120)
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_many_schedules_of_tiny_models(family: str, tmp_path: Path) -> None:
     """As many of MANY as fit the box, one of the models with windows in some layers; all cells come in any case."""
     with tiny_rig(save(roomy(family), tmp_path)) as (rig, cases):
-        report = verify(rig, cases, Extent(MANY, minutes=BOX_MINUTES))
+        report = verify(rig, cases, Extent(MANY, minutes=TINY_BOX_MINUTES))
     print("\n".join(report.lines()))
     assert report.passed and not report.not_run, "\n".join(report.lines())
-    assert report.schedules == MANY or report.seconds >= 60 * BOX_MINUTES, "it stopped before it was to"
+    assert report.schedules == MANY or report.seconds >= 60 * TINY_BOX_MINUTES, "it stopped before it was to"
