@@ -8,6 +8,7 @@ if something that was to be tried did not happen.
 
 import argparse
 import sys
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,6 +28,11 @@ def roomy(family: str) -> PreTrainedModel:
     return toy.made(**({"sliding_window": WINDOW} if toy.config.get("sliding_window") else {}))
 
 
+def weights_of(folder: Path) -> bytes:
+    """Digest of the checkpoint's weights."""
+    return sha256(b"".join(file.read_bytes() for file in sorted(folder.glob("*.safetensors")))).digest()
+
+
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--schedules", type=int, default=20_000)
@@ -38,7 +44,9 @@ def main() -> None:
     with TemporaryDirectory() as folder, tiny_rig(save(roomy(given.family), Path(folder))) as (rig, cases):
         kept = None
         if given.resume is not None:
-            facts = facts_of(f"tiny {given.family}", "float32", "cpu", given.seed, cases, dimensions())
+            facts = facts_of(
+                f"tiny {given.family}", "float32", "cpu", given.seed, cases, dimensions(), weights_of(Path(folder))
+            )
             kept = Kept(given.resume, f"--resume {given.resume}", facts, rig.clock)
         extent = Extent(given.schedules, given.minutes)
         report = verify(rig, cases, extent, seed=given.seed, progress=sys.stderr.isatty(), kept=kept)

@@ -2,19 +2,23 @@
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 
 import pytest
 from tests.process.engines import SLOW, Notes, Settings, ask, free, settled, with_engine
 
+from pelton.core.config import EngineConfig
 from pelton.core.counters import EngineStats
 from pelton.core.errors import EngineDeadError, OverloadedError, RequestError
 from pelton.core.events import Event
 from pelton.core.params import SamplingParams
 from pelton.core.plan import Lookup
 from pelton.core.request import Request
+from pelton.engine.front import Front, build_front
 from pelton.engine.llm import LLM
 from pelton.engine.load.deadlines import LATE
+from pelton.engine.process import client
 from pelton.engine.process.answer import AsyncAnswer
 from pelton.engine.process.client import AsyncEngine
 from pelton.engine.process.messages import DescribeCache, EndSession
@@ -271,6 +275,32 @@ def test_an_idle_engine_takes_a_call_of_any_size_and_a_busy_one_all_of_it_or_not
         assert free(await settled(engine, free)) and await call(10)[0].output()
 
     with_engine(settings(max_num_seqs=2, max_num_queued_reqs=1), test, module=SLOW)
+
+
+def test_it_is_starting_until_both_processes_are_ready(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        engine = AsyncEngine(settings())
+        gate = threading.Event()
+
+        def late(config: EngineConfig) -> Front:
+            gate.wait(60)
+            return build_front(config)
+
+        monkeypatch.setattr(client, "build_front", late)
+        start = asyncio.create_task(engine.start())
+        try:
+            while engine._supervisor.state != "running":
+                await asyncio.sleep(0.01)
+            assert engine.state == "starting" and not await engine.reset_prefix_cache()
+            gate.set()
+            await start
+            assert engine.state == "running" and engine.front is not None
+        finally:
+            gate.set()
+            await engine.close()
+        assert engine.state == "stopped"
+
+    asyncio.run(test())
 
 
 def test_the_prefix_cache_is_used_and_reset(settings: Settings) -> None:

@@ -48,7 +48,10 @@ def test_no_generation_while_the_engine_does_not_run(make_client: MakeClient, st
     engine = FakeEngine()
     client = make_client(engine)
     engine.state = state
-    for path, body in ((CHAT, HELLO), (COMPLETIONS, {"prompt": "x"}), ("/tokenize", {"prompt": "x"})):
+    gap = {"input_prefix": "x", "input_suffix": "y"}
+    bodies = ((CHAT, HELLO), (COMPLETIONS, {"prompt": "x"}), ("/tokenize", {"prompt": "x"}), ("/infill", gap))
+    del engine.front  # it is there once the engine has started
+    for path, body in bodies:
         reply = client.post(path, json=body)
         assert reply.status_code == 503
         assert int(reply.headers["retry-after"]) >= 1

@@ -4,6 +4,7 @@ Invariant: either everything stands, or what was opened is closed again.
 """
 
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -60,7 +61,9 @@ _log = logging.getLogger("pelton")
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """An engine and what must be known of it elsewhere; it speaks token ids and needs no tokenizer."""
+    """An engine and what must be known of it elsewhere; it speaks token ids and needs no tokenizer. `fingerprint`: see
+    memory/disk.py; it may take a while, and is empty for an engine that was made from no files.
+    """
 
     engine: Engine
     executable: Executable
@@ -69,6 +72,7 @@ class EngineParts:
     config: EngineConfig
     opened: ExitStack
     slots: Slots | None = None
+    fingerprint: Callable[[], bytes] = bytes
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -219,6 +223,7 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
             limits=PromptLimits(module.vocab, engine.scheduler.max_len, ends),
             config=config,
             slots=slots,
+            fingerprint=digest,
             opened=opened.pop_all(),
         )
 

@@ -114,6 +114,7 @@ def verify_model(model: str | None, model_flag: str | None, as_json: bool, **fla
     or if something that was to be tried did not happen.
     """
     reference = choose_model(model, model_flag)
+    _check_folder(flags["resume"])
     extent, config = _extent(flags), _config(reference, flags)
     ready = _ready(config, flags)
     seed = _whole(flags["seed"])
@@ -159,12 +160,20 @@ def _ready(config: EngineConfig, flags: Flags) -> Ready:
     return ready
 
 
+def _check_folder(file: object) -> None:
+    """Said before the model is loaded."""
+    if file is not None and not Path(str(file)).absolute().parent.is_dir():
+        raise click.UsageError(f"--resume {file}: there is no folder {Path(str(file)).parent}.")
+
+
 def _kept(flags: Flags, model: str, seed: int, ready: Ready) -> Kept | None:
     """What `--resume` names."""
     file = flags["resume"]
     if file is None:
         return None
-    facts = facts_of(model, ready.report.dtype, ready.report.backend, seed, ready.cases, dimensions())
+    facts = facts_of(
+        model, ready.report.dtype, ready.report.backend, seed, ready.cases, dimensions(), ready.fingerprint()
+    )
     return Kept(Path(str(file)), f"--resume {file}", facts, ready.rig.clock)
 
 

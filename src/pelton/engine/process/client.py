@@ -57,8 +57,11 @@ class AsyncEngine:
 
     @property
     def state(self) -> State:
-        """What the engine process is at; "stopped" after `close`, and when it could not be started again."""
-        return self._supervisor.state
+        """What the engine process is at; "stopped" after `close`, and when it could not be started again. It is
+        "starting" until `start` is over, whichever of both processes takes longer.
+        """
+        state = self._supervisor.state
+        return "starting" if self._desk is None and state == "running" else state
 
     @property
     def failure(self) -> str | None:

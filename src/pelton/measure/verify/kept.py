@@ -32,9 +32,11 @@ class _Content:
 
 
 def facts_of(
-    model: str, dtype: str, backend: str, seed: int, cases: Cases, over: Mapping[str, Dimension]
+    model: str, dtype: str, backend: str, seed: int, cases: Cases, over: Mapping[str, Dimension], fingerprint: bytes
 ) -> dict[str, str]:
-    """All that must be the same for schedules of two runs to add up. `over`: dimensions."""
+    """All that must be the same for schedules of two runs to add up. `over`: dimensions. `fingerprint`: of all that
+    decides the bits beside the tokens, as in EngineParts.
+    """
     return {
         "model": model,
         "dtype": dtype,
@@ -44,6 +46,8 @@ def facts_of(
         "prompts": _digest([(prompt.name, prompt.token_ids) for prompt in cases.prompts]),
         "dimensions": _digest([(name, dimension.values) for name, dimension in over.items()]),
         "version": pelton.__version__,
+        # Last: what has a name of its own is told by that.
+        "computation": fingerprint.hex()[:DIGITS],
     }
 
 

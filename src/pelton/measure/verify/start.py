@@ -25,12 +25,13 @@ SEQUENCES = 12  # for so many of the longest prompts and answers there are block
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A loaded model with what is to be asked of it. `close` lets its memory go."""
+    """A loaded model with what is to be asked of it. `close` lets its memory go. `fingerprint`: see EngineParts."""
 
     rig: Rig
     cases: Cases
     report: StartReport
     close: Callable[[], None]
+    fingerprint: Callable[[], bytes]
 
 
 def start(
@@ -62,7 +63,7 @@ def start(
         front.fit(parts.limits)
         check_prompts(given, vocab=parts.limits.vocab, longest=longest)
         cases = Cases((*given, *clipped(own, longest)), WAYS, max_tokens, parts.limits.end_ids)
-        return Ready(rig_of(parts, sized, clock), cases, parts.report, parts.close)
+        return Ready(rig_of(parts, sized, clock), cases, parts.report, parts.close, parts.fingerprint)
     except BaseException:
         parts.close()
         raise

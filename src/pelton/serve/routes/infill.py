@@ -27,6 +27,7 @@ async def infill(http: HttpRequest) -> Reply:
 def infill_call(service: Service, scope: Scope, raw: bytes) -> Call:
     """The call that a body asks for; RequestError naming what of it cannot be."""
     given = read_object(raw)
+    service.expect_running()
     # A plugin may send its slot to any server: where that has no effect, it is one hint more.
     slotless = given.get("cache_prompt") is False or bool(service.engine.front.no_sessions)
     hints = HINTS | {"id_slot"} if slotless else HINTS
