@@ -42,6 +42,19 @@ def test_all_slots_are_told(make_client: MakeClient) -> None:
     assert client.get("/slots").status_code == 503
 
 
+def test_a_query_is_told_what_of_it_takes_no_effect(make_client: MakeClient) -> None:
+    engine = FakeEngine()
+    engine.cache.told = b"[]"
+    client, strict = make_client(engine), make_client(engine, strict=True)
+    for path in ("/slots", "/kv/tree"):
+        assert client.get(f"{path}?foo=1").headers["x-pelton-ignored"] == "foo"
+        assert strict.get(f"{path}?foo=1").json()["error"]["param"] == "foo"
+        assert client.get(f"{path}?foo=1&foo=2").status_code == 400
+        assert "x-pelton-ignored" not in client.get(path).headers
+    assert client.get("/slots?fail_on_no_slot=yes").json()["error"]["param"] == "fail_on_no_slot"
+    assert client.get("/kv/tree?runs=1&runs=2").json()["error"]["param"] == "runs"
+
+
 def test_save_restore_and_erase(make_client: MakeClient, tmp_path: Path) -> None:
     engine = FakeEngine()
     client = make_client(engine, slot_save_path=str(tmp_path))
@@ -72,6 +85,7 @@ def test_save_restore_and_erase(make_client: MakeClient, tmp_path: Path) -> None
 BAD: list[tuple[str, Any, int, str | None]] = [
     ("/slots/0", FILE, 400, "action"),
     ("/slots/0?action=load", FILE, 400, "action"),
+    ("/slots/0?action=save&action=erase", FILE, 400, "action"),
     ("/slots/x?action=save", FILE, 400, "id_slot"),
     ("/slots/-1?action=save", FILE, 400, "id_slot"),
     ("/slots/32?action=save", FILE, 400, "id_slot"),

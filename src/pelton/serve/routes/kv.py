@@ -7,9 +7,10 @@ from starlette.responses import Response
 from pelton.core.errors import RequestError
 from pelton.engine.process.messages import DescribeCache, EndSession
 from pelton.serve.routes.generation import service_of
-from pelton.serve.schema.body import Body, told
+from pelton.serve.schema.body import Body, told_of
 from pelton.serve.schema.fields import SessionFields
 from pelton.serve.schema.json_text import read_object
+from pelton.serve.schema.query import Query
 from pelton.serve.terms import SESSION_HEADER, session_of
 
 LISTED = 200
@@ -23,18 +24,17 @@ async def tree(http: HttpRequest) -> Response:
     """
     service = service_of(http)
     service.expect_running()
-    runs, requests = _count(http, "runs"), _count(http, "requests")
-    tokens = http.query_params.get("tokens", "false")
-    if tokens not in ("true", "false"):
-        raise RequestError(f"tokens={tokens[:40]!r} cannot work.", "It is true or false.", param="tokens")
-    if tokens == "true" and not service.settings.show_cached_tokens:
+    query = Query(http.query_params, ("runs", "requests", "tokens"), strict=service.settings.strict)
+    runs, requests = _count(query, "runs"), _count(query, "requests")
+    tokens = query.flag("tokens", "false", "true")
+    if tokens and not service.settings.show_cached_tokens:
         raise RequestError(
             "The tokens of cached prompts are not shown: they are other clients' texts.",
             "Start the server with --show-cached-tokens, if all who may ask may read them.",
             param="tokens",
         )
-    body = await service.ask(DescribeCache(runs, tokens == "true", requests))
-    return Response(body, media_type="application/json")
+    body = await service.ask(DescribeCache(runs, tokens, requests))
+    return Response(body, headers=told_of(query.ignored), media_type="application/json")
 
 
 async def end_session(http: HttpRequest) -> Response:
@@ -58,12 +58,11 @@ async def end_session(http: HttpRequest) -> Response:
 
 def as_json(value: object, body: Body) -> Response:
     """An answer to a body; the header tells what of that took no effect."""
-    headers = {"X-Pelton-Ignored": told(body.ignored)} if body.ignored else {}
-    return Response(msgspec.json.encode(value), headers=headers, media_type="application/json")
+    return Response(msgspec.json.encode(value), headers=told_of(body.ignored), media_type="application/json")
 
 
-def _count(http: HttpRequest, name: str) -> int:
-    text = http.query_params.get(name, str(LISTED))
+def _count(query: Query, name: str) -> int:
+    text = query.text(name, str(LISTED))
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= MOST_LISTED):
         raise RequestError(f"{name}={text[:40]!r} cannot work.", f"It is from 0 to {MOST_LISTED}.", param=name)
     return int(text)

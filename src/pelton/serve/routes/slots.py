@@ -13,9 +13,10 @@ from pelton.engine.process.messages import DescribeSlots, EndSession, RestoreSes
 from pelton.serve.errors import NOT_SUPPORTED
 from pelton.serve.routes.generation import service_of
 from pelton.serve.routes.kv import as_json
-from pelton.serve.schema.body import Body
+from pelton.serve.schema.body import Body, told_of
 from pelton.serve.schema.fields import SLOT_ACTIONS, SlotFields
 from pelton.serve.schema.json_text import Json, read_object
+from pelton.serve.schema.query import Query
 from pelton.serve.service import Service
 from pelton.serve.terms import expect_slot
 
@@ -28,19 +29,22 @@ async def slots(http: HttpRequest) -> Response:
     """All slots; with fail_on_no_slot=1 a 503 where none is free."""
     service = service_of(http)
     service.expect_running()
+    query = Query(http.query_params, ("fail_on_no_slot",), strict=service.settings.strict)
+    wanted = query.flag("fail_on_no_slot", "0", "1")
     body = await service.ask(DescribeSlots())
-    if http.query_params.get("fail_on_no_slot") == "1":
+    if wanted:
         listed: list[dict[str, Json]] = msgspec.json.decode(body)
         if all(slot["is_processing"] for slot in listed):
             raise OverloadedError("No slot is free.", "Ask again in a moment.")
-    return Response(body, media_type="application/json")
+    return Response(body, headers=told_of(query.ignored), media_type="application/json")
 
 
 async def act(http: HttpRequest) -> Response:
     """What is held for a slot is saved to a file, restored from one, or let go, as the query's `action` says."""
     service = service_of(http)
     service.expect_running()
-    number, action = _number(service, http.path_params["id"]), http.query_params.get("action", "")
+    query = Query(http.query_params, ("action",), strict=service.settings.strict)
+    number, action = _number(service, http.path_params["id"]), query.text("action")
     if action not in SLOT_ACTIONS:
         raise RequestError(
             f"action={action[:40]!r} cannot work.", f"It is {SAVE}, {RESTORE} or {ERASE}.", param="action"
@@ -48,6 +52,7 @@ async def act(http: HttpRequest) -> Response:
     raw = await http.body()
     body = Body(read_object(raw or b"{}"), strict=service.settings.strict, known=(SlotFields,))
     fields = body.read(SlotFields)
+    body.ignore(query.ignored)
     session = (fields.cache_salt or "", slot_session(number))
     if action == ERASE:
         body.ignore(["filename"] if fields.filename is not None else [])

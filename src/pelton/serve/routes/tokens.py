@@ -9,7 +9,7 @@ from pelton.serve.replies.head import encode
 from pelton.serve.routes.generation import service_of
 from pelton.serve.routes.rendering import rendered
 from pelton.serve.schema.answers import Text, TokenizerInfo, Tokens
-from pelton.serve.schema.body import Body, told
+from pelton.serve.schema.body import Body, told_of
 from pelton.serve.schema.fields import DetokenizeFields, MessageFields, PromptFields, TokenizeFields
 from pelton.serve.schema.json_text import read_object
 from pelton.serve.service import Service
@@ -77,5 +77,4 @@ def _detokenize(service: Service, raw: bytes) -> Response:
 
 
 def _json(body: Body, value: msgspec.Struct) -> Response:
-    headers = {"X-Pelton-Ignored": told(body.ignored)} if body.ignored else {}
-    return Response(encode(value), headers=headers, media_type="application/json")
+    return Response(encode(value), headers=told_of(body.ignored), media_type="application/json")

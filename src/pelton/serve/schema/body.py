@@ -116,6 +116,11 @@ def _culprit(kind: type[msgspec.Struct], name: str, table: dict[str, Json]) -> s
     return "..."
 
 
+def told_of(ignored: tuple[str, ...]) -> dict[str, str]:
+    """The header that tells what took no effect, if anything did not."""
+    return {"X-Pelton-Ignored": told(ignored)} if ignored else {}
+
+
 def told(names: tuple[str, ...]) -> str:
     """Names of fields as the value of a header: ASCII without line breaks, whatever the client wrote."""
     shown = [name[:_SHOWN] if name.isascii() and name.isprintable() else ascii(name[:_SHOWN]) for name in names]
