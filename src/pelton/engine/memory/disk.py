@@ -17,6 +17,7 @@ from pelton.core.environment import cache_folder
 from pelton.core.errors import SettingError
 from pelton.core.words.sizes import size_text
 from pelton.engine.capacity import least
+from pelton.kv.prefix import TOKEN_BYTES
 from pelton.kv.tiers.files import BlockFiles, file_bytes, folder_of, try_folder
 from pelton.kv.tiers.worker import DiskWorker
 from pelton.program.coordinates import coordinates
@@ -24,7 +25,6 @@ from pelton.program.module import Module
 from pelton.schedule.scheduler import Scheduler
 
 ORDER = 1  # the order of sums (docs/numerics.md)
-KEY_BYTES = 4  # of a token
 IDLE_BYTES = 32 << 20  # are copied at a time: a request that comes in that moment waits for a few milliseconds
 PATIENCE = 5.0  # seconds that the end of an engine takes for writing what is cached
 
@@ -57,7 +57,7 @@ def open_disk(config: EngineConfig, fingerprinted: bytes, executable: Executable
     folder now: whoever asks for files wants to know that there will be none.
     """
     cache, blocks = config.cache, executable.blocks()
-    sizes = [file_bytes(size, cache.block_size * KEY_BYTES) for size in executable.block_bytes]
+    sizes = [file_bytes(size, cache.block_size * TOKEN_BYTES) for size in executable.block_bytes]
     if cache.kv_disk_bytes < sum(sizes):
         raise SettingError(
             f"kv_disk_bytes={cache.kv_disk_bytes} has no room for a block of each KV group.",
