@@ -12,6 +12,7 @@ from tests.cli.running import Terminal, invoke
 from tests.serve.process import ServerProcess
 
 from pelton import LLM, SamplingParams
+from pelton.cli.commands.live.kv import _held_for, _requests
 
 PROMPT = "Once upon a time, there was"
 
@@ -74,7 +75,7 @@ def test_kv(server: ServerProcess) -> None:
     assert invoke("complete", long, *words(server), "--max-tokens", "1").exit_code == 0
     shown = invoke("kv", server.url, "--api-key", "sesame")
     assert shown.exit_code == 0, shown.stderr
-    assert "all tokens" in shown.stdout and "1 namespaces" in shown.stdout and " cached" in shown.stdout
+    assert "all tokens" in shown.stdout and "1 namespace," in shown.stdout and " cached" in shown.stdout
     assert "\nhost slots: 0 of " in shown.stdout and "\nfiles: " not in shown.stdout
     assert "\nsession" not in shown.stdout and "\nrequest" not in shown.stdout
     body, key = {"prompt": long, "max_tokens": 2, "temperature": 0}, {"Authorization": "Bearer sesame"}
@@ -83,12 +84,20 @@ def test_kv(server: ServerProcess) -> None:
     shown = invoke("kv", server.url, "--api-key", "sesame")
     assert re.search(r"\nsession +tokens +blocks\nslot-3 +\d+ +\d+\n[0-9a-f]{12} +\d+ +\d+\n", shown.stdout)
     few = invoke("kv", server.url, "--api-key", "sesame", "--requests", "1").stdout
-    assert "\nslot-3 " in few and "\n1 more sessions\n" in few
+    assert "\nslot-3 " in few and "\n1 session more\n" in few
     told = json.loads(invoke("kv", server.url, "--api-key", "sesame", "--json", "--runs", "1").stdout)
     assert len(told["tree"][0]["children"]) == 1 and told["groups"][0]["cached"] > 0
     refused = invoke("kv", server.url, "--api-key", "sesame", "--tokens")
     assert refused.exit_code == 1 and "--show-cached-tokens" in refused.stderr
     assert invoke("kv", server.url).exit_code == 1
+
+
+def test_names_of_clients_move_no_cursor() -> None:
+    told = {"held_for": [{"session": "\x1b[2J\nfake: 9", "tokens": 3, "blocks": 1}]}
+    told["requests"] = [{"id": "a\x9bb", "state": "running", "session": "\u202e"}]
+    shown = "\n".join([*_requests(told), *_held_for(told)])
+    assert "\\x1b[2J\\nfake: 9" in shown and "a\\x9bb" in shown and "\\u202e" in shown
+    assert all(line.isprintable() for line in shown.split("\n"))
 
 
 @pytest.mark.dist

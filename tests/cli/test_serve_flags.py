@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
@@ -139,10 +140,17 @@ VALUES: dict[str, tuple[str, object]] = {
     "request_timeout": ("90", 90.0),
     "watchdog_timeout": ("9.5", 9.5),
 }
-VALUES |= {"swap_space_bytes": ("1G", 2**30), "preemption_mode": ("swap", "swap"), "kv_disk_folder": ("/kv", "/kv")}
-VALUES["slot_save_path"] = ("/", "/")
+VALUES |= {"swap_space_bytes": ("1G", 2**30), "preemption_mode": ("swap", "swap")}
+VALUES["slot_save_path"] = (gettempdir(), gettempdir())
 SWITCHES = [name for name, setting in SETTINGS.items() if setting.kind is Kind.SWITCH]
-TOGETHER = {"fairness_weights", "chat_template", "ssl_keyfile", "ssl_certfile", "model"}  # tested below
+TOGETHER = {
+    "fairness_weights",
+    "kv_disk_folder",
+    "chat_template",
+    "ssl_keyfile",
+    "ssl_certfile",
+    "model",
+}  # tested below
 
 
 def test_every_setting_is_in_the_table() -> None:
@@ -198,7 +206,33 @@ def test_weights_need_their_order(caught: Caught) -> None:
     good("--scheduling-policy", "fair", "--fairness-weights", '{"ann": 2}')
     assert caught.config.schedule.fairness_weights == '{"ann": 2}'
     assert "would have no effect" in bad("--fairness-weights", '{"ann": 2}')
-    assert "ann" not in bad("--scheduling-policy", "fair", "--fairness-weights", '{"ann": 0}'), "it may be a key"
+    for weights in ('{"ann": 0}', '{"ann": 1, "ann": 2}', '{"ann"', '["ann"]'):
+        said = bad("--scheduling-policy", "fair", "--fairness-weights", weights)
+        assert said.startswith("--fairness-weights ") and "ann" not in said, "it may be a key"
+
+
+def test_a_folder_of_files_needs_their_size(caught: Caught) -> None:
+    good("--kv-disk-folder", "/kv", "--kv-disk-bytes", "3G")
+    assert caught.config.cache.kv_disk_folder == "/kv"
+    assert bad("--kv-disk-folder", "/kv").startswith("--kv-disk-folder /kv would have no effect: --kv-disk-bytes is 0.")
+
+
+def test_slots_are_saved_where_some_are_held_and_the_folder_can_be_written_to(caught: Caught, tmp_path: Path) -> None:
+    flag = ("--slot-save-path", str(tmp_path))
+    good(*flag)
+    assert caught.door.slot_save_path == str(tmp_path) and not list(tmp_path.iterdir())
+    for words, why in (
+        (("--no-enable-prefix-caching",), "--no-enable-prefix-caching is off"),
+        (("--session-seconds", "0"), "--session-seconds is 0"),
+    ):
+        assert bad(*flag, *words).startswith(f"--slot-save-path {tmp_path} would have no effect: {why}")
+    assert bad("--slot-save-path", "/proc").startswith("--slot-save-path /proc cannot work: ")
+
+
+def test_an_order_by_what_is_cached_needs_a_cache(caught: Caught) -> None:
+    good("--scheduling-policy", "lpm")
+    said = bad("--scheduling-policy", "lpm", "--no-enable-prefix-caching")
+    assert said.startswith("--scheduling-policy lpm and --no-enable-prefix-caching cannot work together")
 
 
 def test_the_model(caught: Caught, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,10 +411,17 @@ def test_an_error_says_flag_and_value(words: list[str], said: str) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--hf-overrides", "--override-generation-config"])
-@pytest.mark.parametrize(("value", "told"), [("{bad", "is no JSON: Expecting property name"), ("[1]", "is no table.")])
-def test_what_is_no_table_is_told_alike_everywhere(flag: str, value: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "told", "remedy"),
+    [
+        ("{bad", "is no JSON: Expecting property name", "Write for example {"),
+        ("[1]", "is no table.", "Write for example {"),
+        ('{"x": 1, "x": 2}', "has 'x' twice.", "Give it once."),
+    ],
+)
+def test_what_is_no_table_is_told_alike_everywhere(flag: str, value: str, told: str, remedy: str) -> None:
     said = bad(flag, value)
-    assert f"{flag} " in said and told in said and "Write for example {" in said
+    assert f"{flag} " in said and told in said and remedy in said
     result = invoke("complete", "x", "--offline", "--model", "no/such-model", flag, value)
     assert result.exit_code == 2 and result.stderr.rpartition("Error: ")[2].strip() == said
 

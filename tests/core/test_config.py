@@ -73,6 +73,21 @@ def test_impossible_values_are_named(name: str, value: object, words: str) -> No
     assert words in refusal.value.remedy
 
 
+@pytest.mark.parametrize(
+    "name", ["kv_disk_folder", "tokenizer", "chat_template", "revision", "hf_token", "hf_overrides"]
+)
+@pytest.mark.parametrize("value", ["", " \n"])
+def test_empty_text_is_no_value(name: str, value: str) -> None:
+    with pytest.raises(SettingError, match=f"^{name} is empty"):
+        resolve("m", {name: value, "kv_disk_bytes": 1 << 30})
+
+
+def test_a_folder_of_files_needs_their_size() -> None:
+    assert resolve("m", {"kv_disk_folder": "/kv", "kv_disk_bytes": 1}).cache.kv_disk_folder == "/kv"
+    with pytest.raises(SettingError, match=r"kv_disk_folder='/kv' would have no effect: kv_disk_bytes is 0"):
+        resolve("m", {"kv_disk_folder": "/kv"})
+
+
 def test_a_model_is_text_or_a_path() -> None:
     assert resolve(Path("a/b"), {"tokenizer": Path("c")}).model.model == "a/b"
     with pytest.raises(SettingError, match="model=5"):
@@ -106,6 +121,14 @@ def test_caching_is_on_and_can_be_capped_or_off() -> None:
     assert resolve("m", {"max_num_queued_reqs": 0}).schedule.max_num_queued_reqs == 0
 
 
+def test_a_cap_below_a_block_would_keep_nothing() -> None:
+    for tokens in (0, 32, 33, None):
+        assert resolve("m", {"prefix_cache_tokens": tokens}).cache.prefix_cache_tokens == tokens
+    for tokens in (1, 31):
+        with pytest.raises(SettingError, match=rf"prefix_cache_tokens={tokens} cannot work\. .* least one block of 32"):
+            resolve("m", {"prefix_cache_tokens": tokens})
+
+
 def test_the_cost_of_context_is_the_models_unless_set() -> None:
     assert resolve("m", {}).schedule.context_cost is None
     assert resolve("m", {"context_cost": None}).schedule.context_cost is None
@@ -120,6 +143,7 @@ TOGETHER = [
         "enable_prefix_caching=False",
         "no prefixes are kept",
     ),
+    ({"session_seconds": 60, "enable_prefix_caching": False}, "session_seconds=60", "none are kept"),
     ({"preemption_mode": "swap", "swap_space_bytes": 0}, "swap_space_bytes=0", "no memory to swap to"),
     ({"preemption_mode": "recompute", "swap_space_bytes": 5}, "preemption_mode='recompute'", "nothing is ever swapped"),
 ]
@@ -140,5 +164,5 @@ def test_what_would_have_no_effect_beside_another_is_refused(settings: dict[str,
 def test_the_rest_may_stand_together(space: int | None, mode: str) -> None:
     if (mode, space) in (("swap", 0), ("recompute", 1 << 30)):
         return
-    cache = resolve("m", {"preemption_mode": mode, "swap_space_bytes": space, "kv_disk_folder": "/kv"}).cache
+    cache = resolve("m", {"preemption_mode": mode, "swap_space_bytes": space, "prefix_cache_tokens": 64}).cache
     assert (cache.preemption_mode, cache.swap_space_bytes, cache.kv_disk_bytes) == (mode, space, 0)

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.engine.conftest import FakeLLM
@@ -10,7 +11,7 @@ from tests.engine.fakes import EOS, POISON, VOCAB, expected
 from pelton.core.clock import FakeClock
 from pelton.core.errors import RequestError
 from pelton.core.params import SamplingParams
-from pelton.core.request import Logprob, RequestOutput
+from pelton.core.request import Logprob, RequestOutput, slot_session
 
 Make = Callable[..., FakeLLM]
 PARAMS = SamplingParams(seed=1, max_tokens=12)
@@ -468,6 +469,44 @@ def test_sessions_are_held_for_the_next_turn(fake_llm: Make) -> None:
         fake.llm.generate(prompt, PARAMS, use_tqdm=False, session_id=["one", "other"])
 
 
+def test_names_may_be_left_out_and_are_never_empty(fake_llm: Make) -> None:
+    fake = fake_llm(max_len=100)
+    prompt = "a conversation with several blocks"
+    fake.llm.generate([prompt, "hi"], PARAMS, use_tqdm=False, session_id=[None, "one"], user=None)
+    fake.llm.generate(prompt, PARAMS, use_tqdm=False, session_id=None)
+    assert fake.llm.get_metrics()["sessions"] == 1
+    list(fake.llm.stream(prompt, PARAMS, session_id=None, user=None))
+    calls: list[tuple[str, Callable[[Any], object]]] = [
+        ("session_id", lambda name: fake.llm.generate(prompt, PARAMS, use_tqdm=False, session_id=name)),
+        ("user", lambda name: fake.llm.generate(prompt, PARAMS, use_tqdm=False, user=name)),
+        ("session_id", lambda name: fake.llm.stream(prompt, PARAMS, session_id=name)),
+        ("user", lambda name: fake.llm.stream(prompt, PARAMS, user=name)),
+        ("session_id", fake.llm.end_session),
+        ("cache_salt", lambda name: fake.llm.end_session("one", cache_salt=name or 5)),
+    ]
+    for param, call in calls:
+        for value in ("", 5, "half \ud800"):
+            with pytest.raises(RequestError, match=f"^{param} (is|holds) ") as caught:
+                call(value)
+            assert caught.value.param == param
+    with pytest.raises(RequestError, match="session_id is of type NoneType"):
+        fake.llm.end_session(None)  # type: ignore[arg-type]
+    assert fake.llm.end_session("one")
+
+
+def test_a_closed_engine_says_so(fake_llm: Make) -> None:
+    fake = fake_llm()
+    fake.session.close()
+    for call in (
+        lambda: fake.llm.generate("hi", PARAMS, use_tqdm=False),
+        lambda: list(fake.llm.stream("hi", PARAMS)),
+        lambda: fake.llm.end_session("one"),
+        lambda: fake.llm.reset_prefix_cache(),
+    ):
+        with pytest.raises(RequestError, match=r"The engine is closed\. Open the model again"):
+            call()
+
+
 def test_a_session_without_effect_is_refused(monkeypatch: pytest.MonkeyPatch, fake_llm: Make) -> None:
     llm = fake_llm(prefixes=False).llm
     maker = llm._parts.requests
@@ -477,6 +516,9 @@ def test_a_session_without_effect_is_refused(monkeypatch: pytest.MonkeyPatch, fa
     ) as caught:
         llm.generate("hello", PARAMS, use_tqdm=False, session_id="s")
     assert caught.value.param == "session_id"
+    with pytest.raises(RequestError, match=r"^id_slot=3 would have no effect: enable_prefix_caching is off") as caught:
+        llm.generate("hello", PARAMS, use_tqdm=False, session_id=slot_session(3))
+    assert caught.value.param == "id_slot"
 
 
 def test_a_user_and_a_time_that_is_up(fake_llm: Make) -> None:

@@ -260,7 +260,7 @@ def test_more_than_sessions_may_hold_is_refused_at_once(tiny_model: Path, kept: 
         assert llm._parts.session.engine.scheduler.stats().cached_blocks == 0
 
 
-def open_request(llm: LLM, ids: list[int], session_id: str = "") -> str:
+def open_request(llm: LLM, ids: list[int], session_id: str | None = None) -> str:
     """A request that is in the engine, its prompt computed."""
     session = llm._parts.session
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
@@ -338,6 +338,16 @@ def test_a_disk_that_is_full(after: int, tiny_model: Path, tmp_path: Path, monke
             done(slots_of(llm).save(SLOT, tmp_path / "gone" / "x.bin"))
         done(slots_of(llm).save(SLOT, tmp_path / "x.bin"))
         done(slots_of(llm).restore(SLOT, tmp_path / "x.bin"))
+
+
+def test_a_folder_is_no_file(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with opened(tiny_model) as llm:
+        ask(llm, PROMPT, session_id=SLOT[1])
+        for told in (slots_of(llm).save, slots_of(llm).restore):
+            error = refusal(told(SLOT, tmp_path / "folder"))
+            assert error.param == "filename" and "folder" in error.cause
+        assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
 
 
 def test_nothing_held_is_nothing_to_save(tiny_model: Path, tmp_path: Path) -> None:

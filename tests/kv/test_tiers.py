@@ -132,7 +132,23 @@ def test_a_disk_that_fails_is_told_once_and_left_alone(tmp_path: Path, caplog: p
     for number in range(MOST_FAILURES + 3):
         assert not files.write(block(number), memoryview(CONTENT))
     assert files.counters.get("kv_disk_failed") == MOST_FAILURES
-    assert len(caplog.records) == 2 and content(files, block(1)) is None
+    assert len(caplog.records) == 2 and content(files, block(1)) is None and files.off
+
+
+def test_files_that_cannot_be_read_now_and_then_end_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What counts is whether writes fail: a server may live long on files that it reads."""
+    files = opened(tmp_path)
+    for number in range(2 * MOST_FAILURES):
+        good, bad = block(2 * number), block(2 * number + 1)
+        assert files.write(good, memoryview(CONTENT))
+        files.write(bad, memoryview(CONTENT))
+        path = files.folder / f"{bad.name.file}.kv"
+        path.unlink()
+        path.mkdir()
+        assert content(files, good) == CONTENT and content(files, bad) is None and not files.off
+    assert files.counters.get("kv_disk_failed") == 2 * MOST_FAILURES == len(caplog.records)
+    assert content(files, block(1)) is None and content(files, block(3)) is None
+    assert len(caplog.records) == 2 * MOST_FAILURES, "one after the other they are told once"
 
 
 @pytest.mark.parametrize("fails", ["short", "error"])

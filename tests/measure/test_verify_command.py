@@ -1,6 +1,7 @@
 """`pelton verify` as a user meets it, on a tiny model with a tokenizer of bytes: what it prints, and its exit codes."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from tests.measure.verify_faults import RowNoise
 from tests.measure.verify_parts import tiny_talker
 
 from pelton.cli.commands.verify import verify_model
-from pelton.core.errors import CapacityError, CheckpointError, RequestError, SettingError
 from pelton.engine.build import EngineParts, build_engine
 
 pytest.importorskip("pelton.backends.cpu._native")
@@ -24,6 +24,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def verify(*words: object) -> Result:
     return CliRunner().invoke(verify_model, [str(word) for word in words])
+
+
+def refusal(*words: object) -> str:
+    """What is said where nothing could be compared, which is not what differing answers exit with."""
+    done = verify(*words)
+    assert done.exit_code == 2, done.output
+    return done.stderr.rpartition("error: ")[2].strip()
 
 
 def test_equal_answers_exit_with_0(model: Path) -> None:
@@ -96,37 +103,29 @@ def test_prompts_of_a_file_are_asked_too(model: Path, tmp_path: Path) -> None:
 def test_a_bad_line_is_an_error_that_names_it(model: Path, tmp_path: Path, line: str, told: str) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "good"}\n' + line + "\n", encoding="utf-8")
-    done = verify(model, *FEW, "--prompts", file)
-    assert isinstance(done.exception, RequestError)
-    with pytest.raises(RequestError, match=told):
-        raise done.exception
+    assert re.search(told, refusal(model, *FEW, "--prompts", file))
 
 
 def test_answers_that_leave_no_room_for_a_prompt_are_refused(model: Path) -> None:
-    done = verify(model, "--max-tokens", 512)
-    assert isinstance(done.exception, RequestError) and "--max-tokens 512" in done.exception.cause
+    assert "--max-tokens 512" in refusal(model, "--max-tokens", 512)
 
 
 def test_answers_beyond_the_memory_are_refused_by_the_flags_name(model: Path) -> None:
-    done = verify(model, "--max-tokens", 2_000_000_000)
-    assert isinstance(done.exception, CapacityError) and done.exception.cause.startswith("--max-tokens 2000000000 ")
+    assert refusal(model, "--max-tokens", 2_000_000_000).startswith("--max-tokens 2000000000 ")
 
 
 def test_the_length_is_set_and_positions_with_it(model: Path) -> None:
     scaled = '{"rope_scaling": {"rope_type": "dynamic", "factor": 40.0}}'
     done = verify(model, *FEW, "--hf-overrides", scaled, "--max-model-len", "20k")
     assert done.exit_code == 0, done.output
-    done = verify(model, *FEW, "--max-model-len", 6)
-    assert isinstance(done.exception, RequestError) and "the model takes 6 tokens" in done.exception.cause
-    done = verify(model, *FEW, "--max-model-len", 600)
-    assert isinstance(done.exception, SettingError) and "is beyond the 512 tokens" in done.exception.cause
-    done = verify(model, *FEW, "--hf-overrides", scaled, "--max-model-len", "20k", "--kv-cache-memory-bytes", "1M")
-    assert isinstance(done.exception, CapacityError) and "max_model_len=20000 needs" in done.exception.cause
+    assert "the model takes 6 tokens" in refusal(model, *FEW, "--max-model-len", 6)
+    assert "is beyond the 512 tokens" in refusal(model, *FEW, "--max-model-len", 600)
+    small = ("--hf-overrides", scaled, "--max-model-len", "20k", "--kv-cache-memory-bytes", "1M")
+    assert "--max-model-len 20000 needs" in refusal(model, *FEW, *small)
 
 
 def test_a_tokenizer_that_is_not_there_is_named(model: Path) -> None:
-    done = verify(model, "--tokenizer", "/absent")
-    assert isinstance(done.exception, CheckpointError) and done.exception.cause.startswith("--tokenizer /absent: ")
+    assert refusal(model, "--tokenizer", "/absent").startswith("--tokenizer /absent: ")
 
 
 @pytest.mark.parametrize(
@@ -177,11 +176,9 @@ def test_a_file_of_another_run_is_refused(model: Path, tmp_path: Path) -> None:
         (("--quantization", "int8"), "computation was "),
     )
     for more, told in others:
-        done = verify(model, *words, *more)
-        assert isinstance(done.exception, SettingError) and told in done.exception.cause
-        assert done.exception.cause.startswith(f"--resume {file} is of another run: ")
+        said = refusal(model, *words, *more)
+        assert said.startswith(f"--resume {file} is of another run: ") and told in said
     file.write_text("{}")
-    done = verify(model, *words)
-    assert isinstance(done.exception, SettingError) and "is no file that pelton verify wrote" in done.exception.cause
+    assert "is no file that pelton verify wrote" in refusal(model, *words)
     done = verify(model, *FEW, "--resume", tmp_path / "absent" / "run.json")
     assert done.exit_code == 2 and "there is no folder" in done.output

@@ -69,12 +69,13 @@ def test_the_process_gives_exactly_what_llm_gives(settings: Settings) -> None:
 def test_two_hundred_at_once(settings: Settings) -> None:
     async def test(engine: AsyncEngine) -> None:
         answers = [ask(engine, f"Number {number % 10} is", 4, seed=number % 10) for number in range(200)]
+        assert engine.load == 200, "at once, though no step has told of them"
 
         async def read(answer: AsyncAnswer) -> str:
             return "".join([piece.text async for piece in answer])
 
         texts = await asyncio.gather(*(read(answer) for answer in answers))
-        assert len(set(texts)) == 10 and texts[:10] * 20 == texts
+        assert len(set(texts)) == 10 and texts[:10] * 20 == texts and engine.load == 0
         await settled(engine, free)
 
     with_engine(settings(max_num_seqs=64), test)

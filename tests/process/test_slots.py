@@ -18,7 +18,9 @@ PROMPT = [9 + number % 50 for number in range(100)]
 SLOT = ("", slot_session(1))
 
 
-async def turn(engine: AsyncEngine, ids: list[int], session_id: str = SLOT[1], tokens: int = 40) -> RequestOutput:
+async def turn(
+    engine: AsyncEngine, ids: list[int], session_id: str | None = SLOT[1], tokens: int = 40
+) -> RequestOutput:
     params = SamplingParams(max_tokens=tokens, seed=3, ignore_eos=True)
     return await engine.submit(engine.requests.make({"prompt_token_ids": ids}, params, session_id=session_id)).output()
 
@@ -33,7 +35,7 @@ def test_a_slot_wakes_in_the_next_engine(settings: Settings, tmp_path: Path) -> 
         assert told["n_written"] == (tmp_path / "x.bin").stat().st_size and told["n_saved"] >= 128
         slots = json.loads(await engine.ask(DescribeSlots()) or b"")
         assert [slot["n_held"] for slot in slots[:3]] == [0, told["n_saved"], 0]
-        busy = asyncio.gather(*(turn(engine, [number + 1] * 50, "", 200) for number in range(3)))
+        busy = asyncio.gather(*(turn(engine, [number + 1] * 50, None, 200) for number in range(3)))
         for _ in range(3):
             assert json.loads(await engine.ask(SaveSession(SLOT, path)) or b"")["n_saved"] == told["n_saved"]
         both = await asyncio.gather(*(engine.ask(SaveSession(SLOT, path)) for _ in range(2)))
@@ -54,7 +56,7 @@ def test_a_slot_wakes_in_the_next_engine(settings: Settings, tmp_path: Path) -> 
 
     async def plain(engine: AsyncEngine) -> None:
         more = [*PROMPT, *kept[0].outputs[0].token_ids, 7, 8]
-        assert (await turn(engine, more, "")).outputs[0].token_ids == kept[1].outputs[0].token_ids
+        assert (await turn(engine, more, None)).outputs[0].token_ids == kept[1].outputs[0].token_ids
 
     with_engine(settings(), first)
     with_engine(settings(), second)
@@ -110,10 +112,23 @@ def test_an_idle_engine_lets_sessions_go_by_time(settings: Settings) -> None:
 def test_a_reset_is_answered_when_files_are_gone(settings: Settings, tmp_path: Path) -> None:
     async def test(engine: AsyncEngine) -> None:
         for number in range(5):
-            await turn(engine, [number + 1] * 100, "", 2)
+            await turn(engine, [number + 1] * 100, None, 2)
         while not list(tmp_path.rglob("*.kv")):
             await asyncio.sleep(0.01)
         assert await engine.reset_prefix_cache()
         assert not list(tmp_path.rglob("*.kv")) and engine.stats.cached_blocks == 0
 
     with_engine(settings(kv_disk_bytes=1 << 26, kv_disk_folder=str(tmp_path)), test)
+
+
+def test_an_idle_engine_writes_all_that_is_cached(settings: Settings, tmp_path: Path) -> None:
+    """Though its host slots take only some of that at a time; then it holds none, and its figures say so."""
+
+    async def test(engine: AsyncEngine) -> None:
+        for number in range(5):
+            await turn(engine, [number + 1] * 300, None, 2)
+        await settled(engine, lambda stats: stats.disk_blocks == 45 and stats.host_slots_used == 0)
+        assert len(list(tmp_path.rglob("*.kv"))) == 45 == engine.stats.disk_stored_total
+
+    config = settings(kv_disk_bytes=1 << 26, kv_disk_folder=str(tmp_path), num_blocks=100, max_model_len=512)
+    with_engine(config, test)

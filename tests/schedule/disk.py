@@ -14,7 +14,7 @@ from threading import Event
 
 from pelton.core.counters import Counters
 from pelton.kv.tiers.chain import Labelled, Name
-from pelton.kv.tiers.files import MOST_FAILURES, BlockFiles, Buffer
+from pelton.kv.tiers.files import BlockFiles, Buffer
 from pelton.kv.tiers.worker import DiskWorker, Done, Job
 
 WAIT_SECONDS = 50.0
@@ -101,7 +101,7 @@ class Watched(BlockFiles):
         super().__init__(folder, bytes(32), limit, Counters())
 
     def write(self, block: Labelled, content: Buffer) -> bool:
-        path, errors, over = self._path(block.name), self._disk.errors, self._failures >= MOST_FAILURES
+        path, errors, over = self._path(block.name), self._disk.errors, self.off
         before = path.read_bytes() if path.exists() else None
         good = super().write(block, content)
         failed = self._disk.errors - errors

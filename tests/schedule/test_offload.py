@@ -340,3 +340,46 @@ def test_what_files_gave_does_not_go_before_what_is_older(tmp_path: Path) -> Non
     ask(made, "small", [0, 5, 0, 5, 0])
     before = made.scheduler.stats().disk_loaded_total
     assert ask(made, "at once", PROMPT) == 16 and made.scheduler.stats().disk_loaded_total == before
+
+
+def test_an_engine_that_idles_goes_on_until_all_is_in_files(tmp_path: Path) -> None:
+    """Each piece is as large as the slots allow, and no block is taken twice between two steps."""
+    made = traffic(tmp_path, blocks=30, slots=8)
+    for turn in range(4):
+        ask(made, f"prompt {turn}", [turn + 1] * 18)
+    tiers, copied = made.scheduler.tiers, list[tuple[int, int]]()
+    assert tiers.offload is not None and not tiers.offload.writing
+    wanted, pieces = len(list(tiers.offload.kept())), list[int]()
+    while kept := tiers.offload.keep(100, lambda group, block, slot: copied.append((group, block))):
+        pieces.append(kept)
+        assert tiers.offload.writing
+        tiers.collect()
+    assert not tiers.offload.writing and not list(tiers.offload.kept()) and tiers.offload.offered == wanted
+    assert sum(pieces) == len(set(copied)) == wanted == 16 and max(pieces) == 2, "a fourth of the slots"
+
+
+def test_what_finds_no_room_in_files_is_offered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = traffic(tmp_path, blocks=30, slots=8)
+    ask(made, "prompt", PROMPT)
+    tiers = made.scheduler.tiers
+    assert tiers.offload is not None
+    monkeypatch.setattr(BlockFiles, "write", lambda files, block, content: False)
+    for _ in range(2):
+        total = 0
+        while kept := tiers.offload.keep(100, lambda group, block, slot: None):
+            total += kept
+            tiers.collect()
+        assert total == 4 == tiers.offload.offered
+        ask(made, "another", [9])  # a step: from then on it is tried again
+        assert tiers.offload.offered == 0
+
+
+def test_where_files_are_given_up_nothing_is_copied_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = traffic(tmp_path)
+    tiers = made.scheduler.tiers
+    assert tiers.offload is not None
+    monkeypatch.setattr(BlockFiles, "off", True)
+    ask(made, "prompt", PROMPT)
+    fill(made, 3)
+    assert tiers.offload.figures.dropped > 0 == tiers.offload.figures.stored and not tiers.offload.writing
+    assert tiers.offload.keep(100, lambda group, block, slot: None) == 0

@@ -97,6 +97,10 @@ class FakeEngine:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @property
+    def load(self) -> int:
+        return self.stats.running + self.stats.waiting
+
+    @property
     def open(self) -> int:
         """Requests in the engine."""
         return len(self._tasks)

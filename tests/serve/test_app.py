@@ -212,3 +212,46 @@ def test_the_document_fits_what_is_answered(client: TestClient) -> None:
 
 def make_document() -> str:
     return json.dumps(document())
+
+
+ASKED = {"prompt": "hi", "max_tokens": 1}
+EACH_ROUTE = [
+    *[("GET", path, None) for path in ("/v1/models", "/tokenizer_info", "/health", "/ping", "/version")],
+    *[("GET", path, None) for path in ("/metrics", "/load", "/kv/tree", "/slots", "/openapi.json", "/")],
+    *[("POST", path, None) for path in ("/ping", "/reset_prefix_cache", "/slots/0?action=erase")],
+    ("POST", "/v1/completions", ASKED),
+    ("POST", "/v1/completions", {**ASKED, "stream": True}),
+    ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}),
+    ("POST", "/tokenize", {"prompt": "hi"}),
+    ("POST", "/detokenize", {"tokens": [1]}),
+    ("POST", "/end_session", {"session_id": "s"}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), EACH_ROUTE)
+def test_what_a_route_does_not_know_of_a_query_is_told(
+    method: str, path: str, body: dict[str, object] | None, make_client: MakeClient
+) -> None:
+    engine = FakeEngine()
+    engine.cache.told = b"{}" if path != "/slots/0?action=erase" else b"1"
+    client, strict = make_client(engine), make_client(engine, strict=True)
+    more = path + ("&" if "?" in path else "?") + "foo=1&bar=2&foo=3"
+    plain = client.request(method, path, json=body)
+    reply = client.request(method, more, json=body)
+    assert plain.status_code == reply.status_code == 200 and "x-pelton-ignored" not in plain.headers
+    assert reply.headers["x-pelton-ignored"] == "foo, bar"
+    refused = strict.request(method, more, json=body)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "foo"
+    assert strict.request(method, path, json=body).status_code == 200
+
+
+def test_of_body_and_query_is_told_together(client: TestClient) -> None:
+    reply = client.post("/v1/completions?foo=1", json={**ASKED, "bar": 2})
+    assert reply.headers["x-pelton-ignored"] == "bar, foo"
+
+
+def test_a_reset_takes_a_body_of_nothing(client: TestClient) -> None:
+    assert client.post("/reset_prefix_cache", content=b"{}").json() == {"reset": True}
+    assert client.post("/reset_prefix_cache", json={"a": 1}).headers["x-pelton-ignored"] == "a"
+    for raw in (b"{", b"[]", b"\xff\xfe"):
+        assert client.post("/reset_prefix_cache", content=raw).status_code == 400

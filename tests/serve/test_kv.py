@@ -131,4 +131,5 @@ def test_a_session_that_would_have_no_effect_is_refused(settings: dict[str, obje
     for body, headers in (({"session_id": "s"}, {}), ({"id_slot": 0}, {}), ({}, {"X-Session-Id": "s"})):
         reply = client.post(COMPLETIONS, json={**ASK, **body}, headers=headers)
         error = reply.json()["error"]
-        assert reply.status_code == 400 and error["param"] == "session_id" and "no effect" in error["message"]
+        param = "id_slot" if body == {"id_slot": 0} else "session_id"
+        assert reply.status_code == 400 and error["param"] == param and "no effect" in error["message"]

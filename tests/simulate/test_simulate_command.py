@@ -128,7 +128,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, prompts: Path, smollm2: Path)
     for words, said in (
         (("missing.jsonl",), "missing.jsonl cannot be read"),
         ((str(text),), "is no trace that is known"),
-        ((str(text), "--trace-format", "azure"), "line 1"),
+        ((str(text), "--trace-format", "azure"), "line 1: 'once upon a time' are not the columns TIMESTAMP,"),
         (("--prompts", "missing.jsonl"), "--prompts missing.jsonl is no file"),
         (("--prompts", str(text)), "line 1, is no JSON"),
     ):

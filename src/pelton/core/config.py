@@ -29,6 +29,7 @@ MOST_STEPS = 8  # of one call
 MOST_TARGET_MS = 60_000
 ITL_TARGET_MS = 100  # about the longest delay that people do not notice as one (Miller 1968)
 PACKED_CACHE_BYTES = 16 << 30
+SESSION_SECONDS = 600
 # JSON as text; Python may give the table itself.
 TABLES = ("override_generation_config", "hf_overrides", "fairness_weights")
 
@@ -100,11 +101,18 @@ class CacheSection:
     enable_prefix_caching: bool = True
     prefix_cache_tokens: int | None = None
     partial_prefix_blocks: bool = True
-    session_seconds: int = 600
+    session_seconds: int = SESSION_SECONDS
     swap_space_bytes: int | None = None
     preemption_mode: str = "auto"
     kv_disk_bytes: int = 0
     kv_disk_folder: str | None = None
+
+    @property
+    def no_sessions(self) -> str:
+        """Why nothing is ever held for a session; "" where it is."""
+        if not self.enable_prefix_caching:
+            return "enable_prefix_caching is off"
+        return "" if self.session_seconds else "session_seconds is 0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +240,10 @@ def _typed(name: str, value: object, kind: object) -> object:
         if number is None:
             raise SettingError(f"{name}={value!r} cannot work.", "It must be a whole number.")
         return number
+    return _text(name, value, may_miss=kind == str | None)
+
+
+def _text(name: str, value: object, *, may_miss: bool) -> str:
     if name in TABLES and isinstance(value, Mapping):
         try:
             return json.dumps(value)
@@ -241,20 +253,15 @@ def _typed(name: str, value: object, kind: object) -> object:
     text = os.fspath(value) if isinstance(value, os.PathLike) and name != "chat_template" else value
     if not isinstance(text, str):
         raise SettingError(f"{name}={value!r} cannot work.", "It must be text.")
+    if may_miss and not text.strip():  # as a variable is that nobody has set
+        raise SettingError(f"{name} is empty.", "Give it a value, or leave it out.")
     return text
 
 
 def _check_fetch(fetch: FetchSection) -> None:
-    """Refuses what is no address and what is empty; a token is not told."""
+    """Refuses what is no address."""
     if fetch.hf_endpoint is not None and not fetch.hf_endpoint.startswith(("http://", "https://")):
         raise SettingError(f"hf_endpoint={fetch.hf_endpoint!r} cannot work.", "It must begin with http:// or https://.")
-    for name, value in (
-        ("revision", fetch.revision),
-        ("hf_token", fetch.hf_token),
-        ("download_dir", fetch.download_dir),
-    ):
-        if value is not None and not value.strip():
-            raise SettingError(f"{name} is empty.", "Give it a value, or leave it out.")
 
 
 def _check_activations(model: ModelSection) -> None:
@@ -271,6 +278,11 @@ def _check_activations(model: ModelSection) -> None:
 
 def _check_company(cache: CacheSection) -> None:
     """Refuses what would have no effect beside another setting."""
+    if cache.kv_disk_folder is not None and not cache.kv_disk_bytes:
+        raise SettingError(
+            f"kv_disk_folder={cache.kv_disk_folder!r} would have no effect: kv_disk_bytes is 0.",
+            "Set kv_disk_bytes to the size that the files may have, or leave kv_disk_folder out.",
+        )
     for found, one, other, why in (
         (
             cache.kv_disk_bytes > 0 and not cache.enable_prefix_caching,
@@ -283,6 +295,12 @@ def _check_company(cache: CacheSection) -> None:
             f"prefix_cache_tokens={cache.prefix_cache_tokens}",
             "enable_prefix_caching=False",
             "no prefixes are kept",
+        ),
+        (
+            cache.session_seconds not in (0, SESSION_SECONDS) and not cache.enable_prefix_caching,
+            f"session_seconds={cache.session_seconds}",
+            "enable_prefix_caching=False",
+            "what sessions hold are prefixes, and none are kept",
         ),
         (
             cache.preemption_mode == "swap" and cache.swap_space_bytes == 0,
@@ -326,6 +344,12 @@ def _check(config: EngineConfig) -> None:
             "Give one of them.",
         )
     between("prefix_cache_tokens", cache.prefix_cache_tokens, 0, None)
+    need(
+        cache.prefix_cache_tokens is None or not 0 < cache.prefix_cache_tokens < cache.block_size,
+        "prefix_cache_tokens",
+        cache.prefix_cache_tokens,
+        f"at least one block of {cache.block_size}, or 0: only what sessions hold is kept then",
+    )
     between("session_seconds", cache.session_seconds, 0, None, " (0: off)")
     between("swap_space_bytes", cache.swap_space_bytes, 0, None, " (0: none)")
     need(cache.preemption_mode in PREEMPTION, "preemption_mode", cache.preemption_mode, ", ".join(PREEMPTION))

@@ -202,7 +202,7 @@ def _build(config: EngineConfig, chosen: _Chosen, checkpoint: Checkpoint, clock:
         opened.callback(engine.runner.close)
         if disk is not None:
             opened.callback(close_disk, disk, engine.scheduler, executable, clock)
-            engine.scheduler.tiers.on_idle = partial(keep_when_idle, engine.scheduler, executable)
+            engine.scheduler.tiers.on_idle = partial(keep_when_idle, engine.scheduler, executable, disk.files)
         digest = partial(fingerprint, config, module, checkpoint, executable)
         namespace = partial(namespace_of, bytes.fromhex(coordinates(module)))
         slots = Slots(holdings_of(engine.scheduler), executable, digest, namespace, clock)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pelton.core.config import CacheSection
 from pelton.core.errors import CapacityError, beyond
+from pelton.core.words.sizes import size_text
 from pelton.kv.group import most_blocks
 
 FREE_SHARE = 4  # the default cache takes at most a fourth of the free memory
@@ -167,6 +168,6 @@ def _expect_free(cache: CacheSection, demand: CacheDemand, usable: int) -> None:
     blocks = demand.within(free)
     fits = str(blocks) if name == "num_blocks" else most(free)
     raise CapacityError(
-        f"{name}={value} takes {demand.mib(usable):.1f} MiB, and {most(free)} of memory are free.",
+        f"{name}={value} takes {size_text(demand.bytes(usable))}, and {most(free)} of memory are free.",
         f"Set {name} to at most {fits}." if blocks > 0 else "Free some memory, or take a smaller model.",
     )

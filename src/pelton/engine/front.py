@@ -61,13 +61,6 @@ class Front:
             compiled = self.templates[chosen] = build_chat_template(chosen, self.special_tokens)
         return compiled
 
-    @property
-    def no_sessions(self) -> str:
-        """Why nothing is ever held for a session; "" where it is."""
-        if not self.config.cache.enable_prefix_caching:
-            return "enable_prefix_caching is off"
-        return "" if self.config.cache.session_seconds else "session_seconds is 0"
-
     def fit(self, limits: PromptLimits) -> tuple[str, ...]:
         """Holds the tokenizer against the model as loaded: what does not fit but does no harm, as sentences.
 
@@ -86,7 +79,7 @@ class Front:
             clock,
             self.config.seed,
             priority_needs=heeding,
-            no_sessions=self.no_sessions,
+            no_sessions=self.config.cache.no_sessions,
             fim=fim,
         )
 

@@ -19,6 +19,7 @@ from pelton.engine.prompts import (
     Conversation,
     Prompt,
     Prompts,
+    SessionIds,
     at_place,
     check_conversation,
     check_template,
@@ -27,6 +28,7 @@ from pelton.engine.prompts import (
 )
 from pelton.engine.report import StartReport
 from pelton.engine.session import Session
+from pelton.engine.texts.names import named, well_formed
 from pelton.sampling.effective import Effective, effective
 from pelton.tokenize.tokenizer import Tokenizer
 
@@ -84,8 +86,8 @@ class LLM:
         return True
 
     def end_session(self, session_id: str, cache_salt: str = "") -> bool:
-        """Lets go of what is held for a session; False where nothing is."""
-        return self._parts.session.end_session((cache_salt, session_id))
+        """Lets go of what is held for a session; False where nothing is. RequestError for what is no name."""
+        return self._parts.session.end_session((well_formed("cache_salt", cache_salt), named("session_id", session_id)))
 
     def generate(
         self,
@@ -95,8 +97,8 @@ class LLM:
         *,
         priority: int | list[int] | tuple[int, ...] = 0,
         cache_salt: str = "",
-        session_id: str | list[str] | tuple[str, ...] = "",
-        user: str = "",
+        session_id: SessionIds = None,
+        user: str | None = None,
         timeout: float | None = None,
     ) -> list[RequestOutput]:
         """Answers to one or many prompts (text, {"prompt": text} or {"prompt_token_ids": ids}), in their order.
@@ -132,7 +134,7 @@ class LLM:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, object] | None = None,
-        session_id: str | list[str] | tuple[str, ...] = "",
+        session_id: SessionIds = None,
     ) -> list[RequestOutput]:
         """As generate, for one conversation (a list of {"role": ..., "content": ...}) or several."""
         listed = conversations(messages)
@@ -183,8 +185,8 @@ class LLM:
         *,
         priority: int = 0,
         cache_salt: str = "",
-        session_id: str = "",
-        user: str = "",
+        session_id: str | None = None,
+        user: str | None = None,
         timeout: float | None = None,
     ) -> Iterator[StreamPiece]:
         """The answers to one prompt as they arrive, a piece of the one at `index` each; the last has the whole output.

@@ -55,6 +55,13 @@ def check_names(config: EngineConfig) -> None:
     if config.model.quantization is not None:
         method_for("quantization", config.model.quantization)
     _check_weights(config.schedule)
+    policy = config.schedule.scheduling_policy
+    if ORDERS.get(policy).heeds_cache and not config.cache.enable_prefix_caching:
+        raise SettingError(
+            f"scheduling_policy={policy!r} and enable_prefix_caching=False cannot work together: it orders requests by "
+            "what is cached, and nothing is.",
+            "Leave one of them out.",
+        )
 
 
 def _check_weights(schedule: ScheduleSection) -> None:

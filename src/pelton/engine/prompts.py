@@ -14,10 +14,11 @@ from pelton.checkpoint.special_tokens import FimTokens
 from pelton.core.clock import Clock
 from pelton.core.errors import RequestError
 from pelton.core.params import SamplingParams, whole
-from pelton.core.request import Request
+from pelton.core.request import Request, slot_of
 from pelton.engine.load.deadlines import deadline_of
 from pelton.engine.texts.encoding import PromptEncoder
 from pelton.engine.texts.infill import Infill
+from pelton.engine.texts.names import kind_of, name_of, well_formed
 from pelton.sampling.seeds import fresh_seed, seed_source
 from pelton.tokenize.tokenizer import Tokenizer
 
@@ -26,6 +27,7 @@ Prompt = str | Mapping[str, object]
 Prompts = Prompt | Sequence[Prompt]
 Message = Mapping[str, object]
 Conversation = Sequence[Message]
+SessionIds = str | list[str | None] | tuple[str | None, ...] | None
 KEYS = ("prompt", "prompt_token_ids", "suffix", "cache_salt")
 # What a template is given by other ways than chat_template_kwargs ("self" is Jinja's own).
 RESERVED = ("messages", "add_generation_prompt", "continue_final_message", "tools", "self")
@@ -38,7 +40,7 @@ def prompt_list(prompts: Prompts) -> list[Prompt]:
     if isinstance(prompts, str | Mapping):
         return [prompts]
     if not isinstance(prompts, Iterable):
-        raise RequestError(f"prompts is {_kind(prompts)}.", "Give text, a dict, or a list of these.", param="prompts")
+        raise RequestError(f"prompts is {kind_of(prompts)}.", "Give text, a dict, or a list of these.", param="prompts")
     return list(prompts)
 
 
@@ -93,12 +95,12 @@ def check_conversation(messages: object) -> None:
 def check_template(source: object, given: object) -> None:
     """RequestError for a chat_template that is no text, or chat_template_kwargs that a template cannot be given."""
     if source is not None and not isinstance(source, str):
-        raise RequestError(f"chat_template is {_kind(source)}.", "Give its text.", param="chat_template")
+        raise RequestError(f"chat_template is {kind_of(source)}.", "Give its text.", param="chat_template")
     if given is None:
         return
     name = "chat_template_kwargs"
     if not isinstance(given, Mapping):
-        raise RequestError(f"{name} is {_kind(given)}.", "Give a dict of what the template is to see.", param=name)
+        raise RequestError(f"{name} is {kind_of(given)}.", "Give a dict of what the template is to see.", param=name)
     for key in given:
         if not isinstance(key, str):
             raise RequestError(f"{name} has the key {key!r}, which is no text.", "Name it by text.", param=name)
@@ -163,8 +165,8 @@ class RequestMaker:
         *,
         priority: int | list[int] | tuple[int, ...] = 0,
         cache_salt: str = "",
-        session_id: str | list[str] | tuple[str, ...] = "",
-        user: str = "",
+        session_id: SessionIds = None,
+        user: str | None = None,
         timeout: float | None = None,
     ) -> list[Request]:
         """A Request for each prompt, in order. RequestError names the first bad one's place; then none is made.
@@ -190,7 +192,7 @@ class RequestMaker:
         request_id: str | None = None,
         priority: int = 0,
         cache_salt: str = "",
-        session_id: str = "",
+        session_id: str | None = None,
     ) -> Request:
         """The Request for one prompt: text (special tokens in it count as such) or token ids.
 
@@ -217,7 +219,7 @@ class RequestMaker:
         bad_words = self._bad_words(params)
         _expect_choice(params, ends, bad_words)
         return Request(
-            request_id=str(next(self._numbers)) if request_id is None else _well_formed("request_id", request_id),
+            request_id=str(next(self._numbers)) if request_id is None else well_formed("request_id", request_id),
             prompt_token_ids=ids,
             params=params,
             stop_token_ids=ends,
@@ -226,7 +228,7 @@ class RequestMaker:
             prompt=text,
             priority=self._priority(priority),
             bad_word_ids=bad_words,
-            cache_salt=_well_formed("cache_salt", cache_salt if salt is None else salt),
+            cache_salt=well_formed("cache_salt", cache_salt if salt is None else salt),
             session_id=self._session(session_id),
         )
 
@@ -252,7 +254,7 @@ class RequestMaker:
                         param=name,
                     )
         for text in params.stop_strings:
-            _well_formed("stop", text)
+            well_formed("stop", text)
 
     def _priority(self, value: object) -> int:
         number = whole(value)
@@ -267,10 +269,12 @@ class RequestMaker:
         return number
 
     def _session(self, value: object) -> str:
-        name = _well_formed("session_id", value)
+        name = name_of("session_id", value)
         if name and self._no_sessions:
-            cause = f"session_id={name[:60]!r} would have no effect: {self._no_sessions}."
-            raise RequestError(cause, "Leave it out.", param="session_id")
+            slot = slot_of(name)
+            param, given = ("session_id", repr(name[:60])) if slot is None else ("id_slot", slot)
+            cause = f"{param}={given} would have no effect: {self._no_sessions}."
+            raise RequestError(cause, "Leave it out.", param=param)
         return name
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
@@ -301,7 +305,7 @@ class RequestMaker:
             return prompt, self.encode(prompt, bos=True, param="prompt")
         if not isinstance(prompt, Mapping):
             raise RequestError(
-                f"A prompt is {_kind(prompt)}.",
+                f"A prompt is {kind_of(prompt)}.",
                 'Give text, or token ids as {"prompt_token_ids": [...]}.',
                 param="prompt",
             )
@@ -310,7 +314,7 @@ class RequestMaker:
                 raise RequestError(f"A prompt has no key {key!r}.", f"Known: {', '.join(KEYS)}.", param="prompt")
         text = prompt.get("prompt")
         if text is not None:
-            text = _well_formed("prompt", text)
+            text = well_formed("prompt", text)
         ids = None
         if prompt.get("prompt_token_ids") is not None:
             ids = self._checked(prompt["prompt_token_ids"])
@@ -324,7 +328,7 @@ class RequestMaker:
 
     def _checked(self, ids: object) -> tuple[int, ...]:
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-            raise RequestError(f"prompt_token_ids is {_kind(ids)}, not a list of ids.", param="prompt_token_ids")
+            raise RequestError(f"prompt_token_ids is {kind_of(ids)}, not a list of ids.", param="prompt_token_ids")
         if isinstance(ids, Sized) and len(ids) >= self._limits.max_len:
             raise self._encoder.too_long(f"{len(ids)} tokens", "prompt")
         return tuple(self._checked_id(place, value) for place, value in enumerate(ids))
@@ -342,7 +346,7 @@ class RequestMaker:
 
 def on_terms(request: Request, user: object, timeout: object) -> Request:
     """The request as this user's, which may take so many seconds (None: any time). RequestError for what cannot be."""
-    return replace(request, owner=_well_formed("user", user), deadline=deadline_of(request.arrival, timeout))
+    return replace(request, owner=name_of("user", user), deadline=deadline_of(request.arrival, timeout))
 
 
 def _expect_choice(params: SamplingParams, ends: frozenset[int], bad_words: tuple[tuple[int, ...], ...]) -> None:
@@ -364,34 +368,15 @@ def _expect_choice(params: SamplingParams, ends: frozenset[int], bad_words: tupl
 def _suffix(prompt: Prompt) -> str:
     """What is to stand behind the answer; empty where that is open."""
     given = prompt.get("suffix") if isinstance(prompt, Mapping) else None
-    return "" if given is None else _well_formed("suffix", given)
-
-
-def _well_formed(name: str, text: object) -> str:
-    """The text; RequestError for what is none, or holds half a character, which cannot be sent to another process."""
-    if not isinstance(text, str):
-        raise RequestError(f"{name} is {_kind(text)}, not text.", param=name)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise RequestError(
-            f"{name} holds the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}.",
-            "Send well-formed Unicode text.",
-            param=name,
-        ) from error
-    return text
+    return "" if given is None else well_formed("suffix", given)
 
 
 def _no_params(name: str, value: object) -> RequestError:
-    return RequestError(f"{name} is {_kind(value)}.", "Give SamplingParams.", param="sampling_params")
+    return RequestError(f"{name} is {kind_of(value)}.", "Give SamplingParams.", param="sampling_params")
 
 
 def _no_messages(name: str, value: object) -> RequestError:
-    what = "empty" if isinstance(value, Sequence) and not value else _kind(value)
+    what = "empty" if isinstance(value, Sequence) and not value else kind_of(value)
     return RequestError(
         f"{name} is {what}.", 'Give a list of messages such as {"role": "user", "content": "..."}.', param="messages"
     )
-
-
-def _kind(value: object) -> str:
-    return f"of type {type(value).__name__}"

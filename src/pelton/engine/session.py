@@ -83,8 +83,7 @@ class Session:
         RequestError or CapacityError where one can never run. Some have joined then: the caller drops all of them.
         """
         with self._turn():
-            if self._closed:
-                raise RequestError("The engine is closed.", "Open the model again.")
+            self._expect_open()
             answers = []
             for request in requests:
                 answers.append(self._answers.start(request))
@@ -118,12 +117,14 @@ class Session:
     def reset_prefix_cache(self) -> None:
         """Forgets every cached block that no request uses; returns when the files of such are gone."""
         with self._turn():
+            self._expect_open()
             over = self.engine.reset_prefix_cache()
         over.result()
 
     def end_session(self, name: tuple[str, str]) -> bool:
         """Lets go of what is held for a session, (salt, id); False where nothing is."""
         with self._turn():
+            self._expect_open()
             return self.engine.scheduler.sharing.sessions.end(name)
 
     def drop(self, request_ids: Iterable[str]) -> None:
@@ -142,6 +143,10 @@ class Session:
         with self._turn():
             self._closed = True
             self.engine.abort_all()
+
+    def _expect_open(self) -> None:
+        if self._closed:
+            raise RequestError("The engine is closed.", "Open the model again.")
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
 
 from pelton.core.errors import CheckpointError, SettingError, UnsupportedModelError
+from pelton.core.words.tables import table_of
 from pelton.layers.rope import ORIGINAL_CONTEXT
 from pelton.models import arch_for
 from pelton.models.checks import CONFIG_HAS
@@ -24,15 +25,7 @@ Path = tuple[str, ...]  # of a field: its name, behind the names of the tables t
 
 def overrides_of(text: str | None) -> dict[str, object]:
     """The setting hf_overrides, a JSON table as text; SettingError for anything else."""
-    if text is None:
-        return {}
-    try:
-        table = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SettingError(f"{SETTING} is no JSON: {error}.", EXAMPLE) from error
-    if not isinstance(table, dict):
-        raise SettingError(f"{SETTING}={text!r} is no table.", EXAMPLE)
-    return table
+    return {} if text is None else table_of(SETTING, text, EXAMPLE)
 
 
 def override_config(config: Mapping[str, object], text: str | None) -> dict[str, object]:

@@ -4,13 +4,13 @@ In rising order: SamplingParams' own defaults, the model's generation_config, th
 Invariant: every field has exactly one origin.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 
 from pelton.core.errors import CheckpointError, RequestError, SettingError
 from pelton.core.params import SamplingParams
+from pelton.core.words.tables import table_of
 from pelton.sampling.recommended import FIELDS, NEUTRAL, SWITCH, recommended
 from pelton.sampling.refused import asks_nothing, refuse
 
@@ -39,15 +39,7 @@ class Effective:
 
 def overrides_of(text: str | None) -> Mapping[str, object] | None:
     """The setting override_generation_config, a JSON table as text; SettingError for anything else."""
-    if text is None:
-        return None
-    try:
-        table = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SettingError(f"{SETTING} is no JSON: {error}.", 'Write for example {"temperature": 0.6}.') from error
-    if not isinstance(table, dict):
-        raise SettingError(f"{SETTING}={text!r} is no table.", 'Write for example {"temperature": 0.6}.')
-    return table
+    return None if text is None else table_of(SETTING, text, 'Write for example {"temperature": 0.6}.')
 
 
 def defaults_of(

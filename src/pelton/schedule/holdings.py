@@ -5,8 +5,9 @@ left out is counted.
 """
 
 from collections.abc import Iterable
-from hashlib import sha256
+from hashlib import blake2b
 from itertools import chain, islice
+from secrets import token_bytes
 
 from pelton.core.request import slot_of
 from pelton.kv.blocks import Blocks
@@ -19,7 +20,8 @@ from pelton.schedule.tiers.swap import slots_of
 from pelton.schedule.tiers.tiers import Tiers
 from pelton.schedule.tracked import Tracked
 
-SHOWN = 12  # hexadecimal digits of the digest in place of a name
+SHOWN_BYTES = 6  # of the digest in place of a name
+_KEY = token_bytes(16)  # of these digests: nobody finds a name by trying
 
 Json = dict[str, object]
 
@@ -45,7 +47,8 @@ class Holdings:
     def describe(self, most: int, *, names: bool = False) -> Json:
         """Up to `most` requests, those that run first, and as many sessions, those used last first.
 
-        `names`: sessions by their names. These are clients' own: without it a digest is told, unless it is a slot.
+        `names`: sessions by their names. These are clients' own: without it a digest is told, unless it is a slot;
+        the same one as long as this process lives.
         """
         open_ones = len(self._places.running) + len(self._places.waiting)
         sessions = list(self.sessions.listed())[::-1]
@@ -128,12 +131,11 @@ def _as_slot(number: int, context: int, request: Tracked | None, held: int) -> J
 
 
 def _shown(session: Name, names: bool) -> str:
-    name = session[1]
-    return (
-        name
-        if names or slot_of(name) is not None
-        else sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:SHOWN]
-    )
+    salt, name = session
+    if names or slot_of(name) is not None:
+        return name
+    whole = f"{len(salt)} {salt}{name}".encode("utf-8", "surrogatepass")
+    return blake2b(whole, key=_KEY, digest_size=SHOWN_BYTES).hexdigest()
 
 
 def _count(held: Held) -> int:

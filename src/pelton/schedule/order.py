@@ -28,11 +28,12 @@ class Order(Protocol):
     """Ranks must differ between requests, so that the order is total and somebody is always first.
 
     `heeds_priority`, `heeds_owner`: whether it looks at requests' priorities, and at whose they are; where it does not,
-    no priorities and no weights may be given.
+    no priorities and no weights may be given. `heeds_cache`: whether without a prefix cache it is no order of its own.
     """
 
     heeds_priority: ClassVar[bool] = False
     heeds_owner: ClassVar[bool] = False
+    heeds_cache: ClassVar[bool] = False
 
     @abstractmethod
     def rank(self, request: NewRequest, number: int) -> tuple[float, ...]:

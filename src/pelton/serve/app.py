@@ -17,38 +17,42 @@ from pelton.serve.routes.chat import chat
 from pelton.serve.routes.completions import completions
 from pelton.serve.routes.infill import infill
 from pelton.serve.routes.models import model, models
+from pelton.serve.routes.taking import Endpoint, taking
 from pelton.serve.routes.tokens import detokenize, tokenize, tokenizer_info
+from pelton.serve.schema.body import IGNORED
 from pelton.serve.service import ServedEngine, Service
 from pelton.serve.settings import ServeSettings
 
-ROUTES = (
-    Route("/v1/chat/completions", chat, methods=["POST"]),
-    Route("/v1/completions", completions, methods=["POST"]),
-    Route("/infill", infill, methods=["POST"]),
-    Route("/v1/models", models),
-    Route("/v1/models/{name:path}", model),
-    Route("/tokenize", tokenize, methods=["POST"]),
-    Route("/detokenize", detokenize, methods=["POST"]),
-    Route("/tokenizer_info", tokenizer_info),
-    Route("/health", status.health),
-    Route("/ping", status.health, methods=["GET", "POST"]),
-    Route("/version", status.version),
-    Route("/metrics", status.metrics),
-    Route("/load", status.load),
-    Route("/reset_prefix_cache", status.reset_prefix_cache, methods=["POST"]),
-    Route("/kv/tree", kv.tree),
-    Route("/end_session", kv.end_session, methods=["POST"]),
-    Route("/slots", slots.slots),
-    Route("/slots/{id}", slots.act, methods=["POST"]),
-    Route("/openapi.json", status.openapi),
-    Route("/", status.root),
+GET, POST = ("GET",), ("POST",)
+# path, methods, who answers, parameters of the query
+ROUTES: tuple[tuple[str, tuple[str, ...], Endpoint, tuple[str, ...]], ...] = (
+    ("/v1/chat/completions", POST, chat, ()),
+    ("/v1/completions", POST, completions, ()),
+    ("/infill", POST, infill, ()),
+    ("/v1/models", GET, models, ()),
+    ("/v1/models/{name:path}", GET, model, ()),
+    ("/tokenize", POST, tokenize, ()),
+    ("/detokenize", POST, detokenize, ()),
+    ("/tokenizer_info", GET, tokenizer_info, ()),
+    ("/health", GET, status.health, ()),
+    ("/ping", GET + POST, status.health, ()),
+    ("/version", GET, status.version, ()),
+    ("/metrics", GET, status.metrics, ()),
+    ("/load", GET, status.load, ()),
+    ("/reset_prefix_cache", POST, status.reset_prefix_cache, ()),
+    ("/kv/tree", GET, kv.tree, ("runs", "requests", "tokens")),
+    ("/end_session", POST, kv.end_session, ()),
+    ("/slots", GET, slots.slots, ("fail_on_no_slot",)),
+    ("/slots/{id}", POST, slots.act, ("action",)),
+    ("/openapi.json", GET, status.openapi, ()),
+    ("/", GET, status.root, ()),
 )
 
 
 def create_app(engine: ServedEngine, settings: ServeSettings, metrics: Metrics) -> Starlette:
     """The ASGI app over an engine, which may still be starting: until it runs, generations answer 503."""
     app = Starlette(
-        routes=ROUTES,
+        routes=[Route(path, taking(act, *known), methods=methods) for path, methods, act, known in ROUTES],
         middleware=_middleware(settings),
         exception_handlers={
             PeltonError: answer_error,
@@ -73,7 +77,7 @@ def _middleware(settings: ServeSettings) -> list[Middleware]:
                 allow_origins=settings.allowed_origins,
                 allow_methods=("*",),
                 allow_headers=("*",),
-                expose_headers=(HEADER, "X-Pelton-Ignored", "X-Pelton-Cache"),
+                expose_headers=(HEADER, IGNORED, "X-Pelton-Cache"),
             )
         )
     chain.append(Middleware(RootPath, root_path=settings.root_path))

@@ -47,6 +47,7 @@ POSTS: dict[str, tuple[str, tuple[Records, ...], type[msgspec.Struct] | None]] =
     "/reset_prefix_cache": ("Forgets cached blocks", (), None),
     "/end_session": ("Lets go of what is held for a session", ((SessionFields,),), None),
 }
+OPTIONAL = (SlotFields, SessionFields)  # bodies that may be missing
 STREAMED = (ChatAnswer, TextAnswer, InfillAnswer)
 GETS = {
     "/v1/models": "Names of the model",
@@ -107,7 +108,8 @@ def _operation(
     if bodies:
         kinds = [{"allOf": [_reference(record) for record in body]} for body in bodies]
         schema = {"anyOf": kinds} if len(kinds) > 1 else kinds[0]
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        required = not set(OPTIONAL).issuperset(bodies[0])
+        operation["requestBody"] = {"required": required, "content": {"application/json": {"schema": schema}}}
     if path_parameter is not None:
         operation["parameters"] = [
             {"name": path_parameter, "in": "path", "required": True, "schema": {"type": "string"}}

@@ -70,6 +70,11 @@ class ServedEngine(AskedEngine, Protocol):
     def stats(self) -> EngineStats: ...
 
     @property
+    def load(self) -> int:
+        """Answers that are in the making or waiting."""
+        ...
+
+    @property
     def front(self) -> Front: ...
 
     @property

@@ -6,6 +6,7 @@ Names are those of the flags, with vLLM's meaning. Validated here, never changed
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from pelton.core.errors import SettingError
 
@@ -80,16 +81,33 @@ class ServeSettings:
             ("request_timeout", self.request_timeout),
             ("client_timeout", self.client_timeout),
         ):
-            _need(math.isfinite(seconds) and 0 <= seconds <= MOST_SECONDS, name, seconds, "seconds, 0 or more")
+            good = math.isfinite(seconds) and 0 <= seconds <= MOST_SECONDS
+            _need(good, name, seconds, f"seconds, from 0 to {MOST_SECONDS:g}")
         timeout = self.watchdog_timeout
-        _need(math.isfinite(timeout) and 0 < timeout <= MOST_SECONDS, "watchdog_timeout", timeout, "seconds above 0")
+        good = math.isfinite(timeout) and 0 < timeout <= MOST_SECONDS
+        _need(good, "watchdog_timeout", timeout, f"seconds, above 0 and at most {MOST_SECONDS:g}")
         _need(self.log_level in LOG_LEVELS, "log_level", self.log_level, "one of " + ", ".join(LOG_LEVELS))
         _need(self.max_body_bytes >= 1, "max_body_bytes", self.max_body_bytes, "at least 1")
         least = self.max_head_bytes
         _need(least >= LEAST_HEAD_BYTES, "max_head_bytes", least, f"at least {LEAST_HEAD_BYTES}")
         folder = self.slot_save_path
-        _need(folder is None or Path(folder).is_dir(), "slot_save_path", folder, "a folder that exists")
+        good_folder = folder is None or (bool(folder.strip()) and Path(folder).is_dir())
+        _need(good_folder, "slot_save_path", folder, "a folder that exists")
+        self._try_folder()
         self._check_ssl()
+
+    def _try_folder(self) -> None:
+        """Who wants slots saved wants to know now that none can be."""
+        if self.slot_save_path is None:
+            return
+        try:
+            with TemporaryFile(dir=self.slot_save_path) as file:
+                file.write(b" ")
+        except OSError as error:
+            raise SettingError(
+                f"slot_save_path={self.slot_save_path!r} cannot work: {error.strerror or error}.",
+                "Give a folder that this process may write to and that has room.",
+            ) from error
 
     def _check_ssl(self) -> None:
         if (self.ssl_keyfile is None) != (self.ssl_certfile is None):

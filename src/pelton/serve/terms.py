@@ -4,6 +4,7 @@ It reads no keys but to tell them apart. Invariant: no key leaves this file.
 """
 
 import math
+import re
 from dataclasses import dataclass, replace
 
 from starlette.types import Scope
@@ -15,6 +16,8 @@ from pelton.serve.settings import ServeSettings
 
 HEADER = "X-Request-Timeout"
 SESSION_HEADER = "X-Session-Id"
+SHOWN = 60  # characters of a header in an error
+_NUMBER = re.compile(r"[0-9.eE+-]+")  # float() takes more, such as 1_0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,9 @@ def session_of(scope: Scope, slots: int, session_id: str | None, id_slot: int | 
         return session_id
     name = _header(scope, SESSION_HEADER.lower().encode()).decode("latin-1")
     if name and not (len(name) <= MAX_NAME and name.isascii() and name.isprintable()):
-        raise RequestError(f"{SESSION_HEADER} holds no name.", f"It has 1 to {MAX_NAME} printable ASCII characters.")
+        raise RequestError(
+            f"{SESSION_HEADER}: {name[:SHOWN]!r} cannot be used.", f"Send 1 to {MAX_NAME} printable ASCII characters."
+        )
     return name
 
 
@@ -65,7 +70,9 @@ def expect_slot(number: int, slots: int) -> int:
     """The number of a slot; RequestError where there is no such."""
     if not 0 <= number < slots:
         raise RequestError(
-            f"There is no slot {number}.", f"They are numbered from 0 to {slots - 1} (max_num_seqs).", param="id_slot"
+            f"id_slot={number} is no slot of this server.",
+            f"They are numbered from 0 to {slots - 1} (max_num_seqs={slots}).",
+            param="id_slot",
         )
     return number
 
@@ -76,12 +83,12 @@ def _seconds(scope: Scope) -> float | None:
     if not text:
         return None
     try:
-        seconds = float(text)
+        seconds = float(text) if _NUMBER.fullmatch(text) else math.nan
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= MAX_SECONDS:
         raise RequestError(
-            f"{HEADER}: {text[:60]!r} cannot be used.", f"Send seconds, above 0 and at most {MAX_SECONDS:g}."
+            f"{HEADER}: {text[:SHOWN]!r} cannot be used.", f"Send seconds, above 0 and at most {MAX_SECONDS:g}."
         )
     return seconds
 

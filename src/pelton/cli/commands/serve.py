@@ -143,7 +143,8 @@ def serve(model_argument: str | None, config: str | None, verbose: bool, **flags
     began = SystemClock().now()
     found, notes = _found(flags, config)
     model = _model(model_argument, found)
-    engine, door = sources.engine_config(model, found), sources.door_settings(model, found)
+    engine = sources.engine_config(model, found)
+    door = sources.door_settings(model, found, engine.cache)
     say_notes(notes)
     if verbose:
         for one in found.values():

@@ -21,13 +21,15 @@ from pelton.cli.options import (
     max_tokens_option,
     model_options,
     parse_length,
+    wants_debug,
     written_size,
 )
-from pelton.cli.terminal import Status, decode_text, emit, say, say_notes, shows_progress
+from pelton.cli.terminal import Failed, Status, decode_text, emit, say, say_notes, shows_progress
 from pelton.core.config import ACTIVATIONS, DTYPES, LINEAR_FORMS, EngineConfig, resolve
-from pelton.core.errors import CapacityError, CheckpointError, RequestError, SettingError
+from pelton.core.errors import CapacityError, CheckpointError, PeltonError, RequestError, SettingError
 from pelton.engine.needs import check_names
 from pelton.measure.verify.kept import Kept, facts_of
+from pelton.measure.verify.report import Report
 from pelton.measure.verify.start import Ready, start
 from pelton.measure.verify.verify import Extent, dimensions, verify
 
@@ -111,9 +113,35 @@ def verify_model(model: str | None, model_flag: str | None, as_json: bool, **fla
     Prompts are answered alone, in one piece and without a cache; then again among neighbours, in pieces of any size,
     with prefixes found in the cache or still being computed, preempted at random steps, and forked into several
     answers. Tokens, log-probabilities and reasons to finish are compared bit by bit. The exit code is 1 if one differs,
-    or if something that was to be tried did not happen.
+    or if something that was to be tried did not happen, and 2 where nothing could be compared.
     """
-    reference = choose_model(model, model_flag)
+    with _undecided():
+        report = _verified(choose_model(model, model_flag), flags, as_json)
+    if not report.passed:
+        raise click.exceptions.Exit(FAILED)
+
+
+class Undecided(Failed):
+    """Nothing could be compared."""
+
+    exit_code = 2
+
+
+@contextmanager
+def _undecided() -> Iterator[None]:
+    """What kept the answers from being compared must not look like answers that differ."""
+    try:
+        yield
+    except PeltonError as error:
+        if wants_debug(click.get_current_context()):
+            raise
+        raise Undecided(explain(error)) from error
+    except Failed as error:
+        raise Undecided(error.message) from error
+
+
+def _verified(reference: str, flags: Flags, as_json: bool) -> Report:
+    """The report, which is printed."""
     _check_folder(flags["resume"])
     extent, config = _extent(flags), _config(reference, flags)
     ready = _ready(config, flags)
@@ -135,8 +163,7 @@ def verify_model(model: str | None, model_flag: str | None, as_json: bool, **fla
         emit(json.dumps({**facts, **report.record()}, ensure_ascii=False) + "\n")
     else:
         emit("\n".join(report.lines()) + "\n")
-    if not report.passed:
-        raise click.exceptions.Exit(FAILED)
+    return report
 
 
 def _config(reference: str, flags: Flags) -> EngineConfig:

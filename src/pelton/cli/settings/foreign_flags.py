@@ -68,6 +68,12 @@ ALWAYS_ON: Mapping[str, str] = {
     "--enable-request-id-headers": "every answer has its id in X-Request-Id",
     # llama-server's
     "--slots": "GET /slots is always there",
+    "--metrics": "GET /metrics is always there",
+    "--cont-batching": "requests always share steps",
+    # SGLang's
+    "--enable-metrics": "GET /metrics is always there",
+    "--enable-cache-report": "answers always tell how much of a prompt was in the cache",
+    "--enable-mixed-chunk": "prompts and answers always share steps",
 }
 
 # Flags that are another spelling of a setting in ELSEWHERE.
@@ -91,6 +97,11 @@ _SHORT: Mapping[str, str] = {
     "-md": "spec_model",
     "--model-draft": "spec_model",
     "--lora": "enable_lora",
+    "-cram": "cache_ram",
+    "-sps": "slot_prompt_similarity",
+    "-nkvo": "no_kv_offload",
+    "-tb": "threads_batch",
+    "--no-context-shift": "context_shift",
 }
 # The server's, by the reason why they are not here.
 _DOOR: Mapping[str, str] = {
@@ -102,6 +113,7 @@ _DOOR: Mapping[str, str] = {
     ),
     "its routes are always the same": "--disable-fastapi-docs --enable-tokenizer-info-endpoint",
     "it speaks HTTP alone": "--grpc-port",
+    "one is for silent clients, --client-timeout, and one for requests, --request-timeout": "--timeout -to",
     "it reads HTTP by other means, within bounds of its own": "--h11-max-header-count --h11-max-incomplete-event-size",
     "clients are told apart by --api-key alone, and certificates are read at the start": (
         "--ssl-ca-certs --ssl-cert-reqs --enable-ssl-refresh"

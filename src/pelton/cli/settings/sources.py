@@ -13,7 +13,7 @@ import yaml
 
 from pelton.cli.settings.foreign_flags import ALIASES, ALWAYS_ON, flag_of, foreign, nearest_flag
 from pelton.cli.settings.serve_flags import SETTINGS, WRONG, Kind, Setting, parse
-from pelton.core.config import EngineConfig, resolve
+from pelton.core.config import CacheSection, EngineConfig, resolve
 from pelton.core.config import nearest as nearest_name
 from pelton.core.environment import PREFIX, empty_variables, setting_variables, unknown_variables
 from pelton.core.errors import PeltonError, SettingError
@@ -206,12 +206,20 @@ def engine_config(model: str, found: Mapping[str, Given]) -> EngineConfig:
         raise click.UsageError(as_written(error, found)) from error
 
 
-def door_settings(model: str, found: Mapping[str, Given]) -> ServeSettings:
-    """The door's settings, the model's name as it was given among them; a usage error as above."""
+def door_settings(model: str, found: Mapping[str, Given], cache: CacheSection) -> ServeSettings:
+    """The door's settings, the model's name as it was given among them; a usage error as above, and for one that the
+    engine's leave without effect.
+    """
     mine: dict[str, object] = {one.setting.field: one.value for one in found.values() if one.setting.door}
     mine["served_model_names"] = mine.get("served_model_names") or (model,)
     try:
-        return ServeSettings(**mine)  # type: ignore[arg-type]
+        settings = ServeSettings(**mine)  # type: ignore[arg-type]
+        if settings.slot_save_path is not None and cache.no_sessions:
+            raise SettingError(
+                f"slot_save_path={settings.slot_save_path!r} would have no effect: {cache.no_sessions}.",
+                "Leave one of them out.",
+            )
+        return settings
     except SettingError as error:
         raise click.UsageError(as_written(error, found)) from error
 

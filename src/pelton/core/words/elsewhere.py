@@ -14,10 +14,11 @@ _REASONS: Mapping[str, str] = {
         "tensor_parallel_size pipeline_parallel_size data_parallel_size enable_expert_parallel enable_eplb "
         "distributed_executor_backend kv_transfer_config kv_events_config"
     ),
-    "one process answers HTTP, and it is not what limits the speed": "api_server_count",
+    "one process answers HTTP, and it is not what limits the speed": "api_server_count threads_http",
     "this version computes on the CPU alone": (
         "device n_gpu_layers gpu_layers cpu_offload_gb enforce_eager compilation_config cudagraph_capture_sizes "
-        "optimization_level performance_mode attention_backend kv_offloading_backend"
+        "optimization_level performance_mode attention_backend kv_offloading_backend "
+        "no_kv_offload"
     ),
     "a tokenizer of its own is taken as its repository has it now; a folder may hold another": "tokenizer_revision",
     "the model's files say it themselves": (
@@ -26,7 +27,7 @@ _REASONS: Mapping[str, str] = {
     "no code of a model is ever run": "trust_remote_code code_revision",
     "text goes in and comes out: there is always a tokenizer": "skip_tokenizer_init",
     "speculative decoding comes with a later version": (
-        "speculative_config spec_method spec_model spec_tokens num_speculative_tokens"
+        "speculative_config spec_method spec_model spec_tokens num_speculative_tokens num_lookahead_slots"
     ),
     "LoRA comes with a later version": "enable_lora lora_modules max_loras max_lora_rank max_cpu_loras",
     "tool calls come with a later version": (
@@ -47,6 +48,19 @@ _REASONS: Mapping[str, str] = {
     ),
     "a request has fields of its own that change the logits": "logits_processors",
     "prefixes are always compared whole": "prefix_caching_hash_algo",
+    "requests find what they have in common in one tree, from the first token on": "cache_reuse slot_prompt_similarity",
+    "all requests share the KV memory": "kv_unified",
+    "what a slot held stays in the prefix cache": "cache_idle_slots",
+    "blocks unused longest go first, the last of a prefix before its beginning": "radix_eviction_policy",
+    "layers with the same window have KV memory of their own, which is reused exactly": (
+        "disable_hybrid_kv_cache_manager kv_sharing_fast_prefill ctx_checkpoints"
+    ),
+    "requests are admitted as long as KV memory is free, and some wait again where it runs out": (
+        "schedule_conservativeness scheduler_reserve_full_isl"
+    ),
+    "a smaller priority is always the more urgent one": "schedule_low_priority_values_first",
+    "who gives way is the last in the order of requests": "priority_scheduling_preemption_threshold",
+    "an answer ends where its context is full: nothing of that is dropped": "context_shift keep",
     "/metrics tells it without being asked": (
         "collect_detailed_traces enable_log_stats disable_log_stats enable_mfu_metrics enable_per_request_metrics "
         "enable_server_load_tracking kv_cache_metrics show_hidden_metrics_for_version"
@@ -60,6 +74,17 @@ _COUNTERPARTS: Mapping[str, tuple[str, str]] = {
     "swap_space": ("swap_space_bytes", "it is a number of bytes here, and not of GiB"),
     "async_scheduling": ("planning_depth", "it is a number here, and 2 is on"),
     "kv_offloading_size": ("kv_disk_bytes", "keys and values go to the disk, and the size is a number of bytes"),
+    **dict.fromkeys(
+        ("enable_hierarchical_cache", "hicache_size", "hicache_ratio", "cache_ram"),
+        ("kv_disk_bytes", "prefixes that have to leave the KV memory go to the disk"),
+    ),
+    "hicache_storage_backend": ("kv_disk_folder", "prefixes that have to leave the KV memory go to files"),
+    "max_total_tokens": ("num_blocks", "KV memory is given in blocks, or in bytes"),
+    "max_prefill_tokens": ("max_num_batched_tokens", "prompts and answers share a step"),
+    "threads_batch": ("threads", "prompts and answers share a step"),
+    "enable_priority_scheduling": ("scheduling_policy", "it is one of several orders"),
+    "scheduler_cls": ("scheduling_policy", "an order is chosen by its name"),
+    "disable_overlap_schedule": ("planning_depth", "it is a number here, and 1 is off"),
     "rope_scaling": ("hf_overrides", "it is a field of the model's config"),
     "rope_theta": ("hf_overrides", "it is a field of the model's config"),
     "kv_cache_dtype": ("kv_codec", "dtype decides the size of a cached number"),

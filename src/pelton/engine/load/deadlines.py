@@ -46,7 +46,7 @@ class Deadlines:
         return found
 
     def _error(self, request_id: str) -> str:
-        return f"The request was not finished within the {self._allowed[request_id]:g} s that it was given."
+        return f"The request was not finished within the {self._allowed[request_id]:.3g} s that it was given."
 
 
 def deadline_of(arrival: float, seconds: object) -> float | None:

@@ -1,11 +1,12 @@
 """Weights of owners, as the settings give them: a JSON table of users and API keys and how many shares each gets."""
 
-import json
 import math
 from collections.abc import Mapping
 
 from pelton.core.errors import SettingError
+from pelton.core.params import real
 from pelton.core.request import owner_of_key
+from pelton.core.words.tables import table_of
 
 NAME = "fairness_weights"
 
@@ -15,16 +16,10 @@ def owner_weights(text: str) -> Mapping[str, float]:
 
     Nobody knows which names are of users and which are keys, so each holds as both.
     """
-    try:
-        table = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SettingError(f"{NAME} is no JSON.", 'Write it like {"alice": 2, "bob": 0.5}.') from error
-    if not isinstance(table, dict):
-        raise SettingError(f"{NAME} is no JSON table.", 'Write it like {"alice": 2, "bob": 0.5}.')
     found: dict[str, float] = {}
-    for name, weight in table.items():
-        number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not number or not math.isfinite(weight) or weight <= 0:
-            raise SettingError(f"{NAME} has a weight of {weight!r}.", "It must be a number above 0.")
-        found[name] = found[owner_of_key(name)] = float(weight)
+    for name, given in table_of(NAME, text, 'Write it like {"alice": 2, "bob": 0.5}.', secret=True).items():
+        weight = real(given)
+        if weight is None or not math.isfinite(weight) or weight <= 0:
+            raise SettingError(f"{NAME} has a weight of {given!r}.", "It must be a number above 0.")
+        found[name] = found[owner_of_key(name)] = weight
     return found

@@ -118,8 +118,10 @@ def disk_line(worker: DiskWorker | None, limit: int) -> str:
     )
 
 
-def keep_when_idle(scheduler: Scheduler, executable: Executable) -> None:
-    """Some of what is cached goes to files, while nobody waits for anything else."""
+def keep_when_idle(scheduler: Scheduler, executable: Executable, files: BlockFiles) -> None:
+    """Some of what is cached goes to files, while nobody waits for anything else; half of their size at most, so that
+    of what is written none is pushed out by the rest.
+    """
     scheduler.tiers.collect()
     offload, blocks = scheduler.tiers.offload, executable.blocks()
     if offload is not None:
@@ -127,4 +129,5 @@ def keep_when_idle(scheduler: Scheduler, executable: Executable) -> None:
         def copy(group: int, block: int, slot: int) -> None:
             blocks.slot(group, slot)[:] = blocks.content(group, block)
 
-        offload.keep(IDLE_BYTES // max(executable.block_bytes), copy)
+        largest = max(executable.block_bytes)
+        offload.keep(min(IDLE_BYTES // largest, files.limit // 2 // largest - offload.offered), copy)

@@ -54,8 +54,8 @@ class Slots:
     def save(self, session: Name, path: Path) -> Errand:
         """What is held for the session goes to a file. JSON with n_saved tokens, n_written bytes, and the time it took.
 
-        RequestError where nothing is held, or a request of the session is open or comes meanwhile; PeltonError where
-        the file cannot be written.
+        RequestError where nothing is held, a request of the session is open or comes meanwhile, or the path is a
+        folder; PeltonError where the file cannot be written.
         """
         began, sessions = self._clock.now(), self._holdings.sessions
         self._expect_idle(session)
@@ -72,6 +72,9 @@ class Slots:
             keys = tuple(node.key for node in nodes)
             sizes = tuple(self._executable.block_bytes)
             written = yield self._thread.submit(writer.finish, self._namespace(session[0]), sizes, keys, places)
+        except IsADirectoryError as error:
+            cause = f"filename={path.name!r} is a folder there."
+            raise RequestError(cause, "Give another name.", param="filename") from error
         except OSError as error:
             raise PeltonError(
                 f"The slot was not saved as {path.name}: {error.strerror or error}.",

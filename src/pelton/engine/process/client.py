@@ -74,6 +74,11 @@ class AsyncEngine:
         return EngineStats() if self._desk is None else self._desk.stats
 
     @property
+    def load(self) -> int:
+        """Answers that are in the making or waiting now, those of which no step has told yet among them."""
+        return 0 if self._desk is None else len(self._desk.books.sequences())
+
+    @property
     def pid(self) -> int | None:
         """Id of the engine process, None where there is none."""
         return self._supervisor.pid

@@ -59,6 +59,7 @@ from pelton.schedule.sessions import Sessions
 MOST_BROKEN = 5  # steps in a row after which a fresh process is the better try
 FINISH_SECONDS = 2.0
 SIGN_SECONDS = 5.0  # between signs of life, while something takes long and nothing else is done
+KEEP_SECONDS = 0.2  # between pieces of what an idle engine writes to files
 JUST_AFTER = 0.001  # seconds after the end of a session, to be behind it
 _PR_SET_PDEATHSIG = 1
 
@@ -115,13 +116,16 @@ class Loop:
         """How long nothing need be done where nobody says anything."""
         ends = [end - self._clock.now() + JUST_AFTER for _, _, end in islice(self._sessions.listed(), 1)]
         ends += [SIGN_SECONDS] if self._errands else []
+        ends += [KEEP_SECONDS] if self._writes else []
         return max(0.0, min(ends)) if ends else None
 
     def _look_up(self) -> None:
-        """Sessions end by time also where no step does; and what takes long is alive."""
-        before = len(self._sessions)
+        """Sessions end by time also where no step does, and files are written; and what takes long is alive."""
+        before, wrote, on_idle = len(self._sessions), self._writes, self._engine.scheduler.tiers.on_idle
         self._sessions.expire(self._clock.now())
-        if self._errands or len(self._sessions) < before:
+        if wrote and on_idle is not None:
+            on_idle()
+        if self._errands or wrote or len(self._sessions) < before:
             self._line.send(Figures(self._stats()))
 
     def _go_on(self) -> None:
@@ -172,6 +176,9 @@ class Loop:
             session_blocks=now.session_blocks,
             disk_blocks=now.disk_blocks,
             disk_bytes=now.disk_bytes,
+            disk_stored_total=now.disk_stored_total,
+            disk_failed_total=now.disk_failed_total,
+            host_slots_used=now.host_slots_used,
             step_tokens=0,
             step_sequences=0,
             step_seconds=0.0,
@@ -200,6 +207,12 @@ class Loop:
                 return reset(self._engine)
             case _:
                 raise RuntimeError("sessions are saved by engines that build_engine made")
+
+    @property
+    def _writes(self) -> bool:
+        """Whether blocks are on their way to files."""
+        offload = self._engine.scheduler.tiers.offload
+        return offload is not None and offload.writing
 
     @property
     def _sessions(self) -> Sessions:

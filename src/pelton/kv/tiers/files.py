@@ -23,7 +23,7 @@ DIGEST_BYTES = 32
 _HEAD = struct.Struct(f"<{len(MAGIC)}s32s32s32sIIQ{DIGEST_BYTES}s")  # little-endian; then the key, then the content
 SWEEP = 256  # files written between two looks at what others have written
 ROOM_LEFT = 0.9  # of the limit is kept where it was exceeded
-MOST_FAILURES = 8  # in a row, after which nothing more is written
+MOST_FAILURES = 8  # to write, in a row, after which nothing more is written
 FOLDER_LETTERS = 32
 
 Buffer = memoryview
@@ -51,9 +51,10 @@ class BlockFiles:
         self._top = folder
         self.folder = folder_of(folder, fingerprint)
         self._fingerprint = fingerprint
-        self._limit = limit
+        self.limit = limit
         self._known: set[str] = set()
         self._failures = 0
+        self._unread = False  # whether the last file could not be read
         self._since_sweep = 0
         self._sweep()
 
@@ -62,19 +63,24 @@ class BlockFiles:
         """Files of this fingerprint, as far as it is known."""
         return len(self._known)
 
+    @property
+    def off(self) -> bool:
+        """Whether no more is written: too many writes in a row failed."""
+        return self._failures >= MOST_FAILURES
+
     def has(self, name: Name) -> bool:
         """Whether there is a file of this name, as far as it is known."""
         return name.file in self._known
 
     def write(self, block: Labelled, content: Buffer) -> bool:
         """Keeps a block; False where that was not possible, which is counted and logged."""
-        if self._failures >= MOST_FAILURES:
+        if self.off:
             return False
         path = self._path(block.name)
         fresh = path.with_name(f"{path.name}.{os.getpid()}{PART}")
         head = _HEAD.pack(*self._stated(block, len(content)), blake2b(content, digest_size=DIGEST_BYTES).digest())
         size = file_bytes(len(content), len(block.key))
-        if size > self._limit:
+        if size > self.limit:
             return False
         try:
             # Prompts stand in the files as they are, so they are their owner's alone.
@@ -93,7 +99,7 @@ class BlockFiles:
         self.bytes += size
         self.counters.add("kv_disk_written")
         self._since_sweep += 1
-        if self.bytes > self._limit or self._since_sweep >= SWEEP:
+        if self.bytes > self.limit or self._since_sweep >= SWEEP:
             self._sweep()
         return True
 
@@ -108,7 +114,10 @@ class BlockFiles:
             self._known.discard(block.name.file)
             return False
         except OSError as error:
-            self._failed(error)
+            self.counters.add("kv_disk_failed")
+            if not self._unread:
+                _log.warning("A block of keys and values was not read in %s: %s", self.folder, error)
+            self._unread = True
             self._known.discard(block.name.file)
             return False
         except ValueError as error:
@@ -116,6 +125,7 @@ class BlockFiles:
             _log.warning("The block of keys and values in %s is not used: %s. It is computed again.", path, error)
             self.drop(block.name)
             return False
+        self._unread = False
         self.counters.add("kv_disk_read")
         return True
 
@@ -161,7 +171,7 @@ class BlockFiles:
         self.counters.add("kv_disk_failed")
         self._failures += 1
         if self._failures == 1:
-            _log.warning("A block of keys and values was not kept or read in %s: %s", self.folder, error)
+            _log.warning("A block of keys and values was not kept in %s: %s", self.folder, error)
         elif self._failures == MOST_FAILURES:
             _log.warning("No more blocks of keys and values are kept: %d failures in a row.", MOST_FAILURES)
 
@@ -174,7 +184,7 @@ class BlockFiles:
             self._failed(error)
             return
         total = sum(file.size for file in files)
-        most = self._limit if total <= self._limit else int(ROOM_LEFT * self._limit)
+        most = self.limit if total <= self.limit else int(ROOM_LEFT * self.limit)
         for file in files:
             if total <= most:
                 break

@@ -5,6 +5,7 @@ they are with a digest of each, its length, and a digest of all that but the con
 and renamed. Invariant: a reader exists only of a file that is, to the bit, one that a writer of its fingerprint wrote.
 """
 
+import errno
 import os
 import secrets
 import stat
@@ -41,7 +42,10 @@ class Foot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SlotWriter:
-    """Writes one file; OSError where that cannot be. Used by one thread at a time: `open`, `add`, `finish`, `close`."""
+    """Writes one file; OSError where that cannot be, IsADirectoryError where a folder has its name.
+
+    Used by one thread at a time: `open`, `add`, `finish`, `close`.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -53,6 +57,8 @@ class SlotWriter:
 
     def open(self, fingerprint: bytes) -> None:
         """Begins; clears away what a process that is gone has left half written."""
+        if self._path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         for entry in os.scandir(self._path.parent):
             if entry.name.startswith(".") and entry.name.endswith(PART):
                 drop_if_left(Path(entry.path))

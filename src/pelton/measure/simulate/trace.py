@@ -75,7 +75,7 @@ def source_of(path: Path, *, count: int | None = None, seed: int = 0) -> Source:
     """The file at `path`, which may end in #PART. SettingError where it cannot be read or holds nothing."""
     file, _, part = str(path).partition("#")
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        text = Path(file).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise SettingError(f"{file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:

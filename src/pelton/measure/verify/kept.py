@@ -88,7 +88,8 @@ class Kept:
         try:
             content = msgspec.json.decode(self._path.read_bytes(), type=_Content)
         except (OSError, msgspec.DecodeError) as error:
-            cause = f"{self._source} is no file that pelton verify wrote ({error})."
+            why = f": {error.strerror}" if isinstance(error, OSError) else ""
+            cause = f"{self._source} is no file that pelton verify wrote{why}."
             raise SettingError(cause, "Name another file.") from error
         for name, value in self._facts.items():
             before = content.facts.get(name)

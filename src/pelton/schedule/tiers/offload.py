@@ -47,6 +47,7 @@ class Offload:
         self._unwanted: set[Name] = set()  # of these
         self._writing: set[tuple[int, int]] = set()  # slots, from when they are taken on
         self._busy = [0] * len(host.total)  # of them, of each group
+        self._offered: set[Name] = set()  # by `keep`, since the last step
         blocks.tree.evicted = self.evicted
 
     def evicted(self, node: Node, group: int, block: int) -> None:
@@ -56,7 +57,7 @@ class Offload:
         name = Name(node.digest, group)
         if name in self._saves or name in self._in_step or self._worker.has(name):
             return
-        slot = self._slot(group)
+        slot = None if self._worker.files.off else self._slot(group)
         if slot is None:
             self.figures.dropped += 1
             return
@@ -78,6 +79,7 @@ class Offload:
             self.figures.stored += 1
         self._in_step = {}
         self._unwanted.clear()
+        self._offered.clear()
 
     def reset(self) -> None:
         """Of what is on its way nothing is wanted any more; what a step is saving has its slot until that is over."""
@@ -105,6 +107,16 @@ class Offload:
         self._busy[group] -= 1
         self._host.give_back([(group, slot)])
 
+    @property
+    def offered(self) -> int:
+        """Blocks that `keep` has taken since the last step."""
+        return len(self._offered)
+
+    @property
+    def writing(self) -> bool:
+        """Whether blocks are on their way to files."""
+        return bool(self._writing)
+
     def held(self) -> Iterator[tuple[int, int]]:
         """Slots (group, slot) in use."""
         return iter(self._writing)
@@ -124,17 +136,21 @@ class Offload:
     def keep(self, most: int, copy: Callable[[int, int, int], None]) -> int:
         """Up to `most` such blocks go to files now; how many. `copy(group, block, slot)` copies one to a host slot.
 
-        For an engine with nothing to do: nobody writes to the blocks meanwhile.
+        For an engine with nothing to do: nobody writes to the blocks meanwhile. Between two steps each block is taken
+        once at most, so that what finds no room in the files is not written again and again.
         """
         kept = 0
+        if self._worker.files.off:
+            return kept
         for labelled, block in self.kept():
-            if labelled.name in self._saves:
+            if labelled.name in self._saves or labelled.name in self._offered:
                 continue
             slot = self._slot(labelled.name.group) if kept < most else None
             if slot is None:
                 break
             copy(labelled.name.group, block, slot)
             self._worker.start(Job(False, (labelled,), (slot,)))
+            self._offered.add(labelled.name)
             kept += 1
         self.figures.stored += kept
         return kept

@@ -21,7 +21,8 @@ PATIENCE = 2.0  # seconds that an engine with nothing else to do waits for files
 
 
 class Tiers:
-    """`rates` are told how long steps take; `on_idle`, where set, is called when no request is open any more.
+    """`rates` are told how long steps take; `on_idle`, where set, is called when no request is open any more, and again
+    by who has time as long as the `offload` writes.
 
     `worker` None: no files.
     """

@@ -105,7 +105,7 @@ def requests_of(
                 params,
                 priority=fields.priority or 0,
                 cache_salt=fields.cache_salt or "",
-                session_id=session,
+                session_id=session or None,
             )
             if largest is not None and params.max_tokens is not None and request.max_tokens < params.max_tokens:
                 raise _too_much(service, request, params.max_tokens, largest)

@@ -29,7 +29,7 @@ def infill_call(service: Service, scope: Scope, raw: bytes) -> Call:
     given = read_object(raw)
     service.expect_running()
     # A plugin may send its slot to any server: where that has no effect, it is one hint more.
-    slotless = given.get("cache_prompt") is False or bool(service.engine.front.no_sessions)
+    slotless = given.get("cache_prompt") is False or bool(service.engine.front.config.cache.no_sessions)
     hints = HINTS | {"id_slot"} if slotless else HINTS
     body = Body(given, strict=service.settings.strict, known=(InfillFields,), hints=hints)
     fields = body.read(InfillFields)

@@ -24,7 +24,7 @@ async def tree(http: HttpRequest) -> Response:
     """
     service = service_of(http)
     service.expect_running()
-    query = Query(http.query_params, ("runs", "requests", "tokens"), strict=service.settings.strict)
+    query: Query = http.state.query
     runs, requests = _count(query, "runs"), _count(query, "requests")
     tokens = query.flag("tokens", "false", "true")
     if tokens and not service.settings.show_cached_tokens:
@@ -34,7 +34,7 @@ async def tree(http: HttpRequest) -> Response:
             param="tokens",
         )
     body = await service.ask(DescribeCache(runs, tokens, requests))
-    return Response(body, headers=told_of(query.ignored), media_type="application/json")
+    return Response(body, media_type="application/json")
 
 
 async def end_session(http: HttpRequest) -> Response:

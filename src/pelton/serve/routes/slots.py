@@ -13,7 +13,7 @@ from pelton.engine.process.messages import DescribeSlots, EndSession, RestoreSes
 from pelton.serve.errors import NOT_SUPPORTED
 from pelton.serve.routes.generation import service_of
 from pelton.serve.routes.kv import as_json
-from pelton.serve.schema.body import Body, told_of
+from pelton.serve.schema.body import Body
 from pelton.serve.schema.fields import SLOT_ACTIONS, SlotFields
 from pelton.serve.schema.json_text import Json, read_object
 from pelton.serve.schema.query import Query
@@ -29,21 +29,21 @@ async def slots(http: HttpRequest) -> Response:
     """All slots; with fail_on_no_slot=1 a 503 where none is free."""
     service = service_of(http)
     service.expect_running()
-    query = Query(http.query_params, ("fail_on_no_slot",), strict=service.settings.strict)
+    query: Query = http.state.query
     wanted = query.flag("fail_on_no_slot", "0", "1")
     body = await service.ask(DescribeSlots())
     if wanted:
         listed: list[dict[str, Json]] = msgspec.json.decode(body)
         if all(slot["is_processing"] for slot in listed):
             raise OverloadedError("No slot is free.", "Ask again in a moment.")
-    return Response(body, headers=told_of(query.ignored), media_type="application/json")
+    return Response(body, media_type="application/json")
 
 
 async def act(http: HttpRequest) -> Response:
     """What is held for a slot is saved to a file, restored from one, or let go, as the query's `action` says."""
     service = service_of(http)
     service.expect_running()
-    query = Query(http.query_params, ("action",), strict=service.settings.strict)
+    query: Query = http.state.query
     number, action = _number(service, http.path_params["id"]), query.text("action")
     if action not in SLOT_ACTIONS:
         raise RequestError(
@@ -52,7 +52,6 @@ async def act(http: HttpRequest) -> Response:
     raw = await http.body()
     body = Body(read_object(raw or b"{}"), strict=service.settings.strict, known=(SlotFields,))
     fields = body.read(SlotFields)
-    body.ignore(query.ignored)
     session = (fields.cache_salt or "", slot_session(number))
     if action == ERASE:
         body.ignore(["filename"] if fields.filename is not None else [])
@@ -65,13 +64,13 @@ async def act(http: HttpRequest) -> Response:
 
 def _number(service: Service, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise RequestError(f"{text[:40]!r} is no slot.", "Name it by its number.", param="id_slot")
+        raise RequestError(f"id_slot={text[:40]!r} cannot work.", "Name the slot by its number.", param="id_slot")
     return expect_slot(int(text), service.slots)
 
 
 def _path(service: Service, name: str | None) -> Path:
     """Where a slot is saved. RequestError where none is, and for what is no name of a file in that folder."""
-    folder, why = service.settings.slot_save_path, service.engine.front.no_sessions
+    folder, why = service.settings.slot_save_path, service.engine.front.config.cache.no_sessions
     if folder is None:
         raise RequestError(
             "This server neither saves nor restores slots.", "Start it with --slot-save-path.", code=NOT_SUPPORTED

@@ -7,6 +7,9 @@ from starlette.responses import Response
 from pelton import __version__
 from pelton.serve.openapi import document
 from pelton.serve.routes.generation import service_of
+from pelton.serve.routes.kv import as_json
+from pelton.serve.schema.body import Body
+from pelton.serve.schema.json_text import read_object
 
 
 async def health(http: HttpRequest) -> Response:
@@ -28,15 +31,16 @@ async def metrics(http: HttpRequest) -> Response:
 
 async def load(http: HttpRequest) -> Response:
     """How many answers are in the making or waiting."""
-    stats = service_of(http).engine.stats
-    return _json({"server_load": stats.running + stats.waiting})
+    return _json({"server_load": service_of(http).engine.load})
 
 
 async def reset_prefix_cache(http: HttpRequest) -> Response:
-    """Forgets every cached block that no request uses."""
+    """Forgets every cached block that no request uses. A body says nothing more."""
     service = service_of(http)
     service.expect_running()
-    return _json({"reset": await service.engine.reset_prefix_cache()})
+    raw = await http.body()
+    body = Body(read_object(raw or b"{}"), strict=service.settings.strict, known=())
+    return as_json({"reset": await service.engine.reset_prefix_cache()}, body)
 
 
 async def openapi(http: HttpRequest) -> Response:

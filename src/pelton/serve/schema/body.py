@@ -19,6 +19,7 @@ from pelton.serve.schema.refused import LABELS, NEUTRAL, check_refused
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 _PLACE = re.compile(r"^(?P<fault>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?$", re.DOTALL)
+IGNORED = "X-Pelton-Ignored"  # the header of what took no effect
 _MOST_TOLD = 32  # names in the header of ignored fields
 _EXACT = 2.0**53  # below it floats are whole numbers one by one
 _SHOWN = 60  # characters of a value in an error
@@ -118,7 +119,7 @@ def _culprit(kind: type[msgspec.Struct], name: str, table: dict[str, Json]) -> s
 
 def told_of(ignored: tuple[str, ...]) -> dict[str, str]:
     """The header that tells what took no effect, if anything did not."""
-    return {"X-Pelton-Ignored": told(ignored)} if ignored else {}
+    return {IGNORED: told(ignored)} if ignored else {}
 
 
 def told(names: tuple[str, ...]) -> str:

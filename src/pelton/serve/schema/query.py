@@ -13,20 +13,23 @@ SHOWN = 40  # letters of what was given
 
 
 class Query:
-    """`ignored`: names that are not `known`. RequestError for one that comes twice, or, if `strict`, is unknown."""
+    """`ignored`: names that are not `known`. RequestError for a known one that comes twice, or, if `strict`, for one
+    that is not known.
+    """
 
     def __init__(self, given: QueryParams, known: Sequence[str], *, strict: bool) -> None:
         self.ignored: tuple[str, ...] = ()
         self._values: dict[str, str] = {}
         for name, value in given.multi_items():
-            if name in self._values or name in self.ignored:
+            if name in self._values:
                 raise RequestError(f"{name[:SHOWN]} stands in the query twice.", "Give it once.", param=name[:SHOWN])
             if name in known:
                 self._values[name] = value
             elif strict:
                 cause = f"There is no query parameter {name[:SHOWN]!r} here."
-                raise RequestError(cause, f"There is {', '.join(known)}.", param=name[:SHOWN])
-            else:
+                remedy = f"There is {', '.join(known)}." if known else "Leave it out."
+                raise RequestError(cause, remedy, param=name[:SHOWN])
+            elif name not in self.ignored:
                 self.ignored = (*self.ignored, name)
 
     def text(self, name: str, default: str = "") -> str:

@@ -71,11 +71,12 @@ def _summary(told: Json) -> list[str]:
         lines[0] += f"; {waste:.1%} of the places in held ones are empty"
     sessions = told.get("sessions")
     if isinstance(sessions, Mapping) and sessions.get("open"):
-        lines.append(f"held by sessions: {sessions['blocks']} blocks, for {sessions['open']} of them")
+        blocks, of = _counted(_whole(sessions.get("blocks")), "blocks"), _whole(sessions["open"])
+        lines.append(f"held by sessions: {blocks}, for {of:,} of them")
     lines += _tiers(told.get("tiers"))
     if told.get("prefix_caching") is False:
         return [*lines, "prefix caching is off"]
-    counted = [f"{_whole(told.get(name)):,} {name}" for name in ("namespaces", "nodes", "evictions")]
+    counted = [_counted(_whole(told.get(name)), name) for name in ("namespaces", "nodes", "evictions")]
     return [*lines, f"prefix tree: {', '.join(counted)}, {told.get('depth')} deep"]
 
 
@@ -87,7 +88,7 @@ def _tiers(tiers: object) -> list[str]:
     lines = []
     if count.get("host_slots"):
         used, waiting = count["host_slots_used"], count["swapped"]
-        lines.append(f"host slots: {used:,} of {count['host_slots']:,} held, {waiting:,} preempted requests wait there")
+        lines.append(f"host slots: {used:,} of {count['host_slots']:,} held, preempted requests there: {waiting:,}")
     if "disk_blocks" in count:
         size, found = size_text(count["disk_bytes"]), count["disk_hit_tokens_total"]
         lines.append(f"files: {count['disk_blocks']:,} blocks, {size} with other models', {found:,} tokens found there")
@@ -102,10 +103,10 @@ def _requests(told: Json) -> list[str]:
         counts = (f"{_whole(one.get(name)):,}" for name in header[3:7])
         host = f"{_whole(one.get('host_slots')):,}"
         known = f"{_whole(one.get('tokens')):,}"
-        rows.append((str(one.get("id")), str(one.get("state")), known, *counts, host, str(one.get("session", ""))))
+        rows.append((_name(one.get("id")), str(one.get("state")), known, *counts, host, _name(one.get("session", ""))))
     lines = ["", *table_lines(rows)] if len(rows) > 1 else []
     left = _whole(told.get("requests_left_out"))
-    lines += [f"{left:,} more requests"] if left else []
+    lines += [f"{_counted(left, 'requests')} more"] if left else []
     return [*lines, ""] if lines else []
 
 
@@ -115,9 +116,9 @@ def _held_for(told: Json) -> list[str]:
     if not listed:
         return []
     rows: list[tuple[str, ...]] = [("session", "tokens", "blocks")]
-    rows += [(str(one.get("session")), *(f"{_whole(one.get(name)):,}" for name in rows[0][1:])) for one in listed]
+    rows += [(_name(one.get("session")), *(f"{_whole(one.get(name)):,}" for name in rows[0][1:])) for one in listed]
     left = _whole(told.get("held_for_left_out"))
-    return ["", *table_lines(rows), *([f"{left:,} more sessions"] if left else []), ""]
+    return ["", *table_lines(rows), *([f"{_counted(left, 'sessions')} more"] if left else []), ""]
 
 
 def _tree(told: Json) -> list[str]:
@@ -143,6 +144,15 @@ def _run(run: Json) -> str:
 
 def _listed(value: object) -> list[Json]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _name(value: object) -> str:
+    """What a client chose, without what would move the cursor of who looks at it."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(value))
+
+
+def _counted(count: int, things: str) -> str:
+    return f"{count:,} {things.removesuffix('s') if count == 1 else things}"
 
 
 def _whole(value: object) -> int:

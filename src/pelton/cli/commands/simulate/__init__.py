@@ -56,7 +56,8 @@ SWAP_OPTIONS = stacked(*(setting_option(field) for field in fields(CacheSection)
 # What is said of a trace, and nothing of prompts.
 OF_TRACES = (
     "trace_format requests scale speed request_rate burstiness goodput seed save_detailed "
-    "swap_space_bytes preemption_mode"
+    "swap_space_bytes preemption_mode enable_prefix_caching prefix_cache_tokens scheduling_policy "
+    "long_prefill_token_threshold max_steps_per_call planning_depth"
 ).split()
 
 
@@ -176,8 +177,10 @@ def _config(reference: str, flags: Flags) -> EngineConfig:
     if flags["backend"] not in (None, BACKEND):
         raise click.UsageError(f"--backend {flags['backend']} is not simulated; {BACKEND} is.")
     settings = {**engine_settings(flags), **{name: flags[name] for name in SWAP if flags[name] is not None}}
-    if settings.get("kv_disk_bytes"):
-        raise click.UsageError("--kv-disk-bytes: what is kept on the disk is not simulated; leave it out.")
+    for name in ("kv_disk_bytes", "kv_disk_folder"):
+        if settings.get(name):
+            flag = "--" + name.replace("_", "-")
+            raise click.UsageError(f"{flag}: what is kept on the disk is not simulated; leave it out.")
     if (file := settings.get("chat_template")) is not None:
         settings["chat_template"] = template_text(str(file), f"--chat-template {file}")
     try:
@@ -264,6 +267,7 @@ def _head(name: str, reference: str, config: EngineConfig, times: StepTimes, don
         "dtype": report.dtype,
         "step_times": times.origin,
         "step_times_date": times.date,
+        "step_times_busy": times.busy,
     }
 
 
@@ -296,6 +300,7 @@ def _head_lines(table: dict[str, object]) -> list[str]:
     lengths = "lengths as they are" if scale == 1 else f"all lengths times {scale:.4g}"
     cut = f", {table['cut_requests']} cut to fit" if table["cut_requests"] else ""
     date = f" {table['step_times_date']}" if table["step_times_date"] else ""
+    date += " on a busy machine" if table["step_times_busy"] else ""
     return [
         f"{table['trace']}: {table['num_prompts']} requests, {came}; {lengths}{cut}",
         f"{table['model_id']}, {table['dtype']}: {table['max_num_seqs']} requests at once, "

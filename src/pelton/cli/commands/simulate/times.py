@@ -29,13 +29,17 @@ ROUGH = (
     "step times follow from the machine's probe and from how far steps of a typical model stay behind it, which may be "
     "off by a half; --calibrate measures steps of this one, a few seconds"
 )
+PROBED_BUSY = (
+    "the machine was busy when it was probed, so step times may be much too long; pelton probe measures it anew, in a "
+    "quieter moment"
+)
 BUSY = "equal steps took unlike times while they were measured: the machine was busy, and times may be too long"
 
 
 @dataclass(slots=True)
 class StepTimes:
-    """Makes the StepSeconds of a model; `origin`, `date` and `notes` say afterwards what of. `given`: rates of a
-    machine that need not be this one.
+    """Makes the StepSeconds of a model; `origin`, `date`, `busy` (others worked meanwhile) and `notes` say afterwards
+    what of. `given`: rates of a machine that need not be this one.
     """
 
     config: EngineConfig
@@ -44,6 +48,7 @@ class StepTimes:
     progress: bool = True
     origin: str = ""
     date: str = ""
+    busy: bool = False
     notes: list[str] = field(default_factory=list)
 
     def __call__(self, module: Module, exact: bool) -> StepSeconds:
@@ -57,13 +62,13 @@ class StepTimes:
             found = self._measured(module, exact)
             kept.save(key, found)
         if found is not None:
-            self.origin, self.date = MEASURED, found.date
+            self.origin, self.date, self.busy = MEASURED, found.date, found.busy
             if found.busy:
                 self.notes.append(BUSY)
             return StepSeconds(module, found.rates, found.slack, exact=exact)
         probe = self._probe()
-        self.origin, self.date = PROBED, probe.date
-        self.notes.append(ROUGH)
+        self.origin, self.date, self.busy = PROBED, probe.date, probe.busy
+        self.notes += [PROBED_BUSY] if probe.busy else [ROUGH]
         return StepSeconds(module, self._rates(probe, module), TYPICAL, exact=exact)
 
     def rates_of(self, threads: int, working_set: int, rounded: bool) -> backend.Rates | None:
@@ -85,12 +90,15 @@ class StepTimes:
         return Rates.probed(probe, module, int8=self.config.model.activations == "int8")
 
     def _probe(self) -> MachineProbe:
-        """What is kept of this machine, measured quickly if there is nothing."""
+        """What is kept of this machine, measured quickly if there is nothing, or only figures of a busy one."""
         identity = identify(self.config.backend.threads)
-        probe = cached.load(identity)
-        if probe is None:
-            say("measuring the machine once, a few seconds ...", dim=True)
-            probe = measure(QUICK, threads=self.config.backend.threads)
+        kept = cached.load(identity)
+        if kept is not None and not kept.busy:
+            return kept
+        again = "" if kept is None else "; the kept figures are of a busy one"
+        say(f"measuring the machine once, a few seconds{again} ...", dim=True)
+        probe = measure(QUICK, threads=self.config.backend.threads)
+        if kept is None or not probe.busy:
             cached.save(probe)
         return probe
 

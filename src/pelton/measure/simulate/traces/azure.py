@@ -16,6 +16,9 @@ class Azure:
 
     def read(self, source: Source) -> Trace:
         source.no_parts()
+        number, names = source.lines[0]
+        if not self.claims(names):
+            raise source.error(number, f"{names[:60]!r} are not the columns {','.join(COLUMNS)}")
         rows = source.lines[1:]
         if not rows:
             raise source.error(source.lines[0][0], "no rows follow the names of the columns")
