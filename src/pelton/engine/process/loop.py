@@ -276,7 +276,7 @@ def main(arguments: list[str]) -> int:
 
 def _serve(start: Start, others: list[Inbound], line: Line, flight: FlightRecord) -> int:
     _end_with(start.parent)
-    logging.basicConfig(level=start.log_level, format="%(levelname)s engine process: %(message)s")
+    logging.basicConfig(level=start.log_level, format="%(asctime)s %(levelname)s engine process: %(message)s")
     clock = SystemClock()
     try:
         parts = build_engine(config_of(start.config), clock)
