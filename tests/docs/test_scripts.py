@@ -74,3 +74,19 @@ def test_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert first["probe"] is None and second["probe"] == {"isa": "z"}
     assert {"date", "commit", "versions", "machine", "settings", "figures", "probe"} == set(first)
     assert os.uname().nodename not in json.dumps(first)
+
+
+def test_schedules_of_several_seeds_add_up() -> None:
+    from bench.verify import figures, total
+
+    told = {"schedules": 3, "answers": 9, "tokens": 90, "steps": 40, "seconds": 1.5, "passed": True, "isa": "x"}
+    kept = figures({**told, "cells": [{}, {}], "events": {"steps": 40}, "differences": [], "others": 0})
+    assert kept == {**{name: told[name] for name in told if name != "isa"}, "cells": 2} | {
+        "events": {"steps": 40},
+        "differences": [],
+    }
+    settings = {"model": "m", "dtype": "bfloat16"}
+    lines = [{"settings": {**settings, "seed": seed}, "figures": kept} for seed in (0, 1, 0)]
+    lines[2]["figures"] = {**kept, "schedules": 5, "answers": 20, "passed": False}
+    (line,) = total("\n".join(map(json.dumps, lines)))
+    assert line == "m bfloat16: 8 schedules, 29 answers, 180 tokens, 1 of 2 seeds failed"
