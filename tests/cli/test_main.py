@@ -133,12 +133,12 @@ def test_a_backend_without_its_package_is_told_in_one_line(words: tuple[str, ...
     done = run(*words, "--model", str(smollm2), "--backend", "reference", code=NO_TORCH + RUN)
     told = "error: --backend reference needs torch, which is not installed. Install it (pip install torch), or leave "
     assert done.stderr.decode() == f"{told}the setting out.\n"
-    assert done.returncode == 1 and not done.stdout
+    assert done.returncode == (2 if words == ("verify",) else 1) and not done.stdout
 
 
 def test_a_size_is_told_as_it_was_written(smollm2: Path) -> None:
     result = invoke("complete", "hi", "--model", str(smollm2), "--kv-cache-memory-bytes", "9000G")
-    told = r"error: --kv-cache-memory-bytes 9000G takes 9216000.0 MiB, and (\S+ MiB) of memory are free. "
+    told = r"error: --kv-cache-memory-bytes 9000G takes 8.8 TiB, and (\S+ MiB) of memory are free. "
     assert re.fullmatch(rf"{told}Set --kv-cache-memory-bytes to at most \1\.\n", result.stderr), result.stderr
 
 

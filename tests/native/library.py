@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "src" / "pelton" / "backends" / "cpu" / "native"
 # As in CMakeLists.txt: the numbers depend on these.
 FLAGS = "-std=c++20 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra -Werror -fPIC".split()
-COMPILE_TIMEOUT = 300  # seconds
+COMPILE_TIMEOUT = 900  # seconds
 PLAIN_SOURCES = ("available.cpp", "pack/pack.cpp", "threads/fpu.cpp")
 
 
