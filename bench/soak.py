@@ -4,14 +4,15 @@ python -m bench.soak [MODEL] [--minutes 30] [--clients 16] [--serve-flags "..."]
 
 Clients ask with prompts that share beginnings, draw and are greedy, want one answer or several, hang up in the middle,
 and send what cannot be answered. Every few seconds the memory, threads and files of the server's processes are noted,
-and what /metrics says. At the end it must be idle: no request, no block held, files and threads as after the warm-up.
-Greedy questions are asked again and again: an answer that differs from its first one is a failure. Ends with 1 if
-something was left over, differed, or failed that should not.
+and its tasks, blocks and requests, as /metrics tells them. At the end it must be idle: no request, no block held, files
+and threads as after the warm-up. Greedy questions are asked again and again: an answer that differs from its first one
+is a failure. Ends with 1 if something was left over, differed, or failed that should not.
 """
 
 import asyncio
 import json
 import os
+import re
 import shlex
 import statistics
 import sys
@@ -30,7 +31,10 @@ WARM_SHARE = 0.2  # of the time, before which nothing is compared
 GROWTH = 0.05  # of resident memory from the first fifth behind the warm-up to the last one
 IDLE_SECONDS = 30.0
 QUESTIONS = 40
-WATCHED = ("pelton:num_requests_running", "pelton:num_requests_waiting", "pelton:kv_cache_usage_perc")
+WATCHED = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+TASKS = "pelton:asyncio_tasks"
+STATE = re.compile(r'state="(\w+)"')
+BLOCKS = tuple(f"pelton:kv_blocks {state}" for state in ("held", "cached", "free"))
 NAME = "m"
 
 
@@ -135,8 +139,9 @@ async def metrics(url: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for line in lines:
         name = line.partition("{")[0]
-        if name in WATCHED or name.startswith(("pelton:kv_", "pelton:num_preemptions")):
-            found[name] = float(line.rpartition(" ")[2])
+        if name in (*WATCHED, TASKS) or name.startswith(("pelton:kv_", "vllm:num_preemptions")):
+            state = STATE.search(line)
+            found[f"{name} {state[1]}" if state else name] = float(line.rpartition(" ")[2])
     return found
 
 
@@ -161,11 +166,14 @@ async def soak(url: str, root: int, seen: Seen, minutes: float, clients: int) ->
 def verdict(seen: Seen, left: dict[str, float]) -> list[str]:
     """What is wrong, in words."""
     wrong = seen.wrong[:20]
-    wrong += [f"{name} is {left[name]:g} when all is over" for name in WATCHED if left[name]]
+    wrong += [f"{name} is {left[name]:g} when all is over" for name in (*WATCHED, BLOCKS[0]) if left[name]]
+    totals = {sum(look[name] for name in BLOCKS) for look in (*seen.looks, left)}
+    if len(totals) > 1:
+        wrong.append(f"the number of blocks changed: {sorted(totals)}")
     behind = seen.looks[int(len(seen.looks) * WARM_SHARE) :]
     fifth = max(1, len(behind) // 5)
     first, last = behind[:fifth], behind[-fifth:]
-    for name, most in (("rss_mib", 1 + GROWTH), ("threads", 1.0), ("files", 1 + GROWTH)):
+    for name, most in (("rss_mib", 1 + GROWTH), ("threads", 1.0), ("files", 1 + GROWTH), (TASKS, 1 + GROWTH)):
         before, after = (statistics.median(look[name] for look in looks) for looks in (first, last))
         if after > before * most + (2 if name != "rss_mib" else 0):
             wrong.append(f"{name} grew from {before:.0f} to {after:.0f}")
@@ -190,7 +198,10 @@ def main() -> None:
     figures: dict[str, object] = {
         "requests": dict(seen.done),
         "greedy_questions": len(seen.answers),
-        **{name: record.summary([look[name] for look in looks], 1) for name in ("rss_mib", "threads", "files")},
+        **{
+            name: record.summary([look[name] for look in looks], 1)
+            for name in ("rss_mib", "threads", "files", TASKS, *BLOCKS)
+        },
         "left": left,
         "wrong": wrong,
     }

@@ -4,6 +4,7 @@ Names, labels and buckets under `vllm:` are vLLM's, so that its dashboards work;
 `pelton:`. Invariant: once all requests are over, the counters of tokens are the sums of what their clients were told.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -322,6 +323,7 @@ class Metrics(Collector):
         yield families.gauge("pelton:kv_host_slots", "Places of blocks in host memory.", slots)
         yield families.gauge("pelton:num_requests_swapped", "Requests whose blocks wait there.", stats.swapped)
         yield families.gauge("pelton:kv_disk_bytes", "Bytes of all files of blocks.", stats.disk_bytes)
+        yield families.gauge("pelton:asyncio_tasks", "Tasks of the process that speaks HTTP.", _tasks())
         yield info("pelton:build_info", "What runs here.", {"version": pelton.__version__})
 
     def _counters(self) -> Iterator[Metric]:
@@ -365,3 +367,11 @@ def _cache_info(config: EngineConfig, report: StartReport) -> dict[str, str]:
         "max_model_len": str(report.max_model_len),
         "engine": ENGINE,
     }
+
+
+def _tasks() -> int:
+    """Of the event loop that this is called in; 0 outside of one."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0
