@@ -33,8 +33,14 @@ def main() -> int:
         return done.returncode
     told = json.loads(done.stdout)
     settings = {name: told[name] for name in ("model", "dtype", "backend", "seed")}
-    record.keep("verify", {**settings, "flags": " ".join(flags)}, figures(told), before)
+    record.keep("verify", {**settings, "flags": " ".join(told_of(flags))}, figures(told), before)
     return done.returncode
+
+
+def told_of(flags: list[str]) -> list[str]:
+    """Without the name of a file, which tells nothing elsewhere."""
+    behind = ["", *flags]
+    return [word for before, word in zip(behind, flags, strict=False) if "--resume" not in (before, word)]
 
 
 def figures(told: dict[str, object]) -> dict[str, object]:
