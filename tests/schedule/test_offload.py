@@ -14,6 +14,8 @@ from pelton.kv.node import Node
 from pelton.kv.tiers.chain import Name
 from pelton.kv.tiers.chain import Path as Spelled
 from pelton.kv.tiers.files import BlockFiles
+from pelton.kv.tiers.worker import Done
+from pelton.schedule.planner import FILE_WAITS
 from pelton.schedule.tiers import fetch
 
 PROMPT = [1, 2] * 9  # 18 tokens, 4 full blocks and a part
@@ -383,3 +385,22 @@ def test_where_files_are_given_up_nothing_is_copied_for_them(tmp_path: Path, mon
     fill(made, 3)
     assert tiers.offload.figures.dropped > 0 == tiers.offload.figures.stored and not tiers.offload.writing
     assert tiers.offload.keep(100, lambda group, block, slot: None) == 0
+
+
+def test_blocks_on_their_way_to_files_end_nobodys_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader comes behind them, and they are told of one by one."""
+    made = traffic(tmp_path, blocks=20)
+    ask(made, "first", PROMPT)
+    fill(made, 6)
+    tiers, disk = made.scheduler.tiers, carrier(made)
+    assert tiers.offload is not None
+    tiers.collect()
+
+    def one(seconds: float = 0.0) -> list[Done]:
+        disk._finish()
+        now, disk._over = disk._over[: bool(seconds)], disk._over[bool(seconds) :]
+        return now
+
+    monkeypatch.setattr(disk, "done", one)
+    assert tiers.offload.keep(100, lambda group, block, slot: None) > FILE_WAITS
+    assert ask(made, "again", PROMPT) == 16

@@ -49,11 +49,12 @@ class Tiers:
         return start if self.fetches is None else self.fetches.extend(request, start)
 
     def wait(self) -> bool:
-        """Whether somebody waits for files; if so, waits until something has come, or for a while."""
+        """Whether somebody waits for files; if so, waits until something has come for one, or nothing for a while."""
         if self.fetches is None or not self.fetches.deferred:
             return False
-        if not self.fetches.arrived:
-            self.collect(PATIENCE)
+        # Blocks that were on their way to files before come to their end first, one by one.
+        while not self.fetches.arrived and self.collect(PATIENCE):
+            pass
         return True
 
     def abandon(self) -> None:
@@ -144,16 +145,18 @@ class Tiers:
             held += (*self.offload.held(), *self.fetches.held())
         self.host.check(held)
 
-    def collect(self, seconds: float = 0.0) -> None:
-        """Takes note of what the carrier has done; waits so long for something."""
+    def collect(self, seconds: float = 0.0) -> int:
+        """Takes note of what the carrier has done, and says how many jobs; waits so long for one."""
         if self._worker is None or self.offload is None or self.fetches is None:
-            return
-        for done in self._worker.done(seconds):
+            return 0
+        all_done = self._worker.done(seconds)
+        for done in all_done:
             if done.job.read:
                 self.fetches.took(done)
             else:
                 for block, slot in zip(done.job.blocks, done.job.slots, strict=True):
                     self.offload.over(block.name.group, slot)
+        return len(all_done)
 
 
 def overwrite(tiers: Tiers, places: Collection[tuple[int, int]]) -> None:
