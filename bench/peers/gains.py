@@ -12,6 +12,8 @@ VARIANT_NAMES = {
     "prefix": "32 requests behind one prefix of 1,500 tokens: found, or computed by each",
     "chunking": "4 answers under way while a prompt of 7,000 tokens arrives: in pieces, or in one step",
 }
+TIER = "tier"
+PLACES = {"tree": "the prefix tree", "files": "files on the disk"}
 
 
 def markdown(rows: Iterable[Sequence[str]]) -> str:
@@ -31,9 +33,12 @@ def shown(spread: Mapping[str, float] | None, digits: int | None = None) -> str:
 
 def variants(lines: Sequence[Line]) -> str:
     """Each variant's last line: the server with the technique in turns with itself without."""
-    rows = [["what", "with", "without", "", "ratio"]]
+    rows = [["what", "with", "without", "", "ratio", "measured"]]
     for name, line in {line["settings"]["variant"]: line for line in lines}.items():
         figures = line["figures"]
+        if name == TIER:
+            rows += [[*row, _where(line)] for row in _tier(figures)]
+            continue
         key = line["settings"].get("figure") or next(key for key in VARIANT_UNITS if key in figures["ours"])
         rows.append(
             [
@@ -42,9 +47,22 @@ def variants(lines: Sequence[Line]) -> str:
                 shown(figures["without"][key]),
                 VARIANT_UNITS[key],
                 shown(figures["ratio"], 1),
+                _where(line),
             ]
         )
     return markdown(rows)
+
+
+def _where(line: Line) -> str:
+    return f"{line['commit']}, {line['machine']['cpu']}" if "machine" in line else ""
+
+
+def _tier(figures: Line) -> Iterable[list[str]]:
+    """Of bench/tier.py: each place that a prompt's beginning comes from, beside computing it."""
+    times, unit = figures["ttft_ms"], VARIANT_UNITS["ttft_ms"]
+    for place, ratio in figures["ratio"].items():
+        what = f"a prompt of 4,096 tokens: from {PLACES.get(place, place)}, or computed again"
+        yield [what, shown(times[place]), shown(times["computed"]), unit, shown(ratio, 1)]
 
 
 def baselines(lines: Sequence[Line]) -> str:
