@@ -4,7 +4,7 @@ python -m bench.verify MODEL [FLAGS of that command]
 python -m bench.verify --sum
 
 Appends a line to bench/results/verify.jsonl, also of a run that found a difference. `--sum` tells what all lines come
-to by model and arithmetic; of a seed, whose schedules are always the same ones, the longest line counts.
+to by model and arithmetic; of a seed, whose schedules are always the same ones, a failed line counts, else the longest.
 """
 
 import json
@@ -61,7 +61,8 @@ def total(lines: str) -> list[str]:
     for line in map(json.loads, lines.splitlines()):
         settings, found = line["settings"], line["figures"]
         seeds, seed = runs[settings["model"], settings["dtype"]], settings["seed"]
-        if seed not in seeds or not found["passed"] or seeds[seed]["schedules"] < found["schedules"]:
+        failed = seed in seeds and not seeds[seed]["passed"]  # a longer run that passes does not undo it
+        if seed not in seeds or not found["passed"] or (not failed and seeds[seed]["schedules"] < found["schedules"]):
             seeds[seed] = found
     return [
         f"{model} {dtype}: {sum(found['schedules'] for found in seeds.values()):,} schedules, "
