@@ -12,6 +12,7 @@ import tokenizers
 
 from pelton.checkpoint.special_tokens import SpecialTokens
 from pelton.core.errors import CheckpointError, RequestError
+from pelton.core.words.unicode import expect_utf8
 from pelton.tokenize.gguf_vocab import cached_tokenizer_json, source_key, vocabulary_of
 from pelton.tokenize.text_bound import longest_token_bytes
 from pelton.tokenize.token_bytes import section, spelling_of
@@ -61,14 +62,7 @@ class Tokenizer:
 
         Raises RequestError (for `param`) if the text holds a lone surrogate, which no UTF-8 can carry.
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise RequestError(
-                f"{param} holds the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}.",
-                "Send well-formed Unicode text.",
-                param=param,
-            ) from error
+        expect_utf8(param, text)
         inner = self._inner if special else self._plain
         if len(text) < _LONG_TEXT:
             ids: list[int] = inner.encode(text, add_special_tokens=False).ids

@@ -1,6 +1,7 @@
 """Names and other texts that a caller gives: the text itself, or a RequestError that says what it is instead."""
 
 from pelton.core.errors import RequestError
+from pelton.core.words.unicode import expect_utf8
 
 
 def name_of(param: str, value: object) -> str:
@@ -20,14 +21,7 @@ def well_formed(param: str, text: object) -> str:
     """The text; RequestError for what is none, or holds half a character, which cannot be sent to another process."""
     if not isinstance(text, str):
         raise RequestError(f"{param} is {kind_of(text)}, not text.", param=param)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise RequestError(
-            f"{param} holds the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}.",
-            "Send well-formed Unicode text.",
-            param=param,
-        ) from error
+    expect_utf8(param, text)
     return text
 
 
