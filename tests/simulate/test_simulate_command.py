@@ -93,6 +93,7 @@ def test_prompts_by_cache_size(prompts: Path, smollm2: Path) -> None:
     ("words", "said"),
     [
         ((), "Name a TRACE, or prompts by --prompts"),
+        (("smollm2", "x.jsonl"), "'x.jsonl' is too many. A model is named by --model"),
         (("x.jsonl", "--prompts", "y.jsonl"), "Name a TRACE, or prompts by --prompts"),
         (("x.jsonl", "--read-rate", "1G"), "--read-rate and --matrix-rate go together"),
         (("x.jsonl", "--calibrate", "--read-rate", "1G", "--matrix-rate", "1e9"), "leave one out"),

@@ -1,7 +1,6 @@
 """`pelton bench serve`: sends requests to a server and measures its answers."""
 
 import asyncio
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -34,7 +33,8 @@ from pelton.cli.options import Flags, debug_option
 from pelton.cli.terminal import say, say_notes
 from pelton.core.clock import Clock, SystemClock
 from pelton.core.config import FetchSection
-from pelton.core.errors import BackendError, PeltonError
+from pelton.core.errors import BackendError, PeltonError, SettingError
+from pelton.core.words.tables import table_of
 from pelton.measure.bench.client import UNIX, Client, Target
 from pelton.measure.bench.figures import Timing, result
 from pelton.measure.bench.limits import serve_part
@@ -261,12 +261,9 @@ def body_of(flags: Flags) -> dict[str, object]:
         body["ignore_eos"] = True
     if flags["extra_body"]:
         try:
-            given = json.loads(str(flags["extra_body"]))
-        except ValueError as error:
-            raise click.UsageError(f"--extra-body {flags['extra_body']!r} is no JSON: {error}.") from error
-        if not isinstance(given, dict):
-            raise click.UsageError(f"--extra-body {flags['extra_body']!r} must be a JSON table.")
-        body |= given
+            body |= table_of("--extra-body", str(flags["extra_body"]), "Write it like '{\"top_k\": 20}'.")
+        except SettingError as error:
+            raise click.UsageError(str(error)) from error
     return body
 
 

@@ -91,7 +91,7 @@ MATRIX_RATE = _rate(float, "FLOPs a second; write it like 5e11")
 
 
 @click.command("simulate")
-@click.argument("trace", required=False, metavar="[TRACE]")
+@click.argument("traces", nargs=-1, metavar="[TRACE]")
 @click.option("--model", "-m", help="The model, as for other commands; its weights are not loaded.")
 @click.option("--prompts", type=click.Path(path_type=Path), metavar="FILE.jsonl", help="Prompts, in place of a trace.")
 @click.option("--trace-format", type=click.Choice(list(TRACES)), help="What kind of file it is [by its first line].")
@@ -126,7 +126,7 @@ MATRIX_RATE = _rate(float, "FLOPs a second; write it like 5e11")
 @SWAP_OPTIONS
 @engine_options
 @debug_option
-def simulate_command(trace: str | None, model: str | None, **flags: object) -> None:
+def simulate_command(traces: tuple[str, ...], model: str | None, **flags: object) -> None:
     """Replay TRACE on the engine's own scheduler and blocks, in virtual time and without weights.
 
     A step takes what the model's cost rules say of it, at this machine's rates. Told are latencies, goodput, what the
@@ -134,6 +134,9 @@ def simulate_command(trace: str | None, model: str | None, **flags: object) -> N
 
     With --prompts FILE.jsonl: how much of these prompts a prefix cache of each size would find.
     """
+    if len(traces) > 1:
+        raise click.UsageError(f"One TRACE is replayed, and {traces[1]!r} is too many. A model is named by --model.")
+    trace = traces[0] if traces else None
     if (trace is None) == (flags["prompts"] is None):
         raise click.UsageError("Name a TRACE, or prompts by --prompts FILE.jsonl; one of the two.")
     if trace is None:
