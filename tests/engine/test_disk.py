@@ -3,11 +3,7 @@
 import logging
 import os
 import re
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -233,51 +229,3 @@ def test_swap_space_for_less_than_a_block_is_refused(model: Path) -> None:
     assert least is not None
     with LLM(str(model), swap_space_bytes=int(float(least[1]) * 2**20) + 1) as llm:
         assert all(slots >= 1 for slots in llm.report.host_slots)
-
-
-BUSY = """
-import sys
-import time
-from pelton.kv.tiers import files
-from pelton.core.params import SamplingParams
-from pelton.engine.llm import LLM
-
-write_all = files.write_all
-
-def slowly(file, data):
-    for part in (memoryview(data)[:len(data) // 2], memoryview(data)[len(data) // 2:]):
-        write_all(file, part)
-        time.sleep(0.003)
-
-files.write_all = slowly
-llm = LLM(sys.argv[1], num_blocks=14, max_num_seqs=2, kv_disk_bytes=1 << 24, kv_disk_folder=sys.argv[2])
-print("ready", flush=True)
-number = 0
-while True:
-    number += 1
-    prompt = [(number * 31 + place * place) % 250 for place in range(150)]
-    llm.generate([{"prompt_token_ids": prompt}], SamplingParams(max_tokens=2, temperature=0), use_tqdm=False)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_killed_in_the_middle_of_writes(tiny_model: Path, tmp_path: Path) -> None:
-    """50 times; what is left is whole or not used, and answers stay what they were. Writes are slow, to be caught."""
-    rng = Random(0)
-    plain, _ = ask(tiny_model, enable_prefix_caching=False)
-    settings = {"num_blocks": 14, "kv_disk_bytes": 1 << 24, "kv_disk_folder": str(tmp_path)}
-    left = 0
-    for turn in range(50):
-        command = [sys.executable, "-c", BUSY, str(tiny_model), str(tmp_path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(rng.random())
-            process.kill()
-        left += len(list(tmp_path.rglob("*.part")))
-        if turn % 10 == 9:
-            found, figures = ask(tiny_model, prompts=2, **settings)
-            assert found == plain and figures["disk_failed_total"] == 0
-            assert not list(tmp_path.rglob("*.part"))
-    assert list(tmp_path.rglob("*.kv")) and left > 5, f"{left} files were left half written"

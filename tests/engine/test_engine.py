@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.fakes import POISON, expected, held, make_engine, make_request
+from tests.engine.fakes import BLOCK, POISON, expected, held, make_engine, make_request
 
 from pelton.core.errors import RequestError
 from pelton.core.events import Event, RequestFinished, RequestPreempted, RequestScheduled, TokensGenerated
@@ -223,6 +223,23 @@ def test_a_broken_step_fails_its_requests_and_the_engine_goes_on() -> None:
     assert set(reasons(events).values()) == {"error"} and len(events) == len(PROMPTS) and not engine.has_work
     wanted = fill(engine)
     assert answers(run(engine)) == wanted
+
+
+def test_sessions_hold_nothing_that_a_broken_step_was_to_load() -> None:
+    engine, executable, _ = make_engine(blocks=(60, 40))
+    prompt = list(range(BLOCK + 2))
+    engine.add_request(replace(make_request("one", prompt, 9), session_id="s"))
+    engine.step()
+    engine.scheduler.preempt("one")
+    executable.broken = True
+    with pytest.raises(RuntimeError, match="broken"):
+        engine.step()
+    assert engine.last_plan is not None and "load" in {op.kind for op in engine.last_plan.state_ops}
+    assert engine.scheduler.sharing.sessions.held(("", "s")) is None
+    engine.check()
+    executable.broken = False
+    engine.add_request(make_request("again", prompt, 2))
+    assert reasons(run(engine)) == {"one": "error", "again": "length"}
 
 
 def test_requests_that_cannot_go_on_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from pelton.core.request import Request, owner_of_key
 from pelton.engine.engine import Engine
 from pelton.engine.llm import LLM
 from pelton.engine.load.budget import LEAST, MOST, MOST_TIMED, TIMED, choose_budget, step_seconds, timed_budget
-from pelton.engine.load.deadlines import LATE
+from pelton.engine.load.deadlines import LATE, Deadlines
 from pelton.engine.load.preemptions import EVERY_SECONDS, WINDOW_SECONDS, PreemptionAdvice
 from pelton.engine.load.preemptions import LEAST as FEW
 from pelton.engine.load.weights import owner_weights
@@ -104,6 +104,17 @@ def test_who_ended_in_time_is_never_late_nor_is_the_next_of_its_id() -> None:
     while engine.has_work:
         reasons |= {end.request_id: end.reason for end in ends(engine.step())}
     assert reasons == {"a": "length", "b": "length"} and engine.counters.get("timed_out") == 0
+
+
+def test_times_of_requests_that_are_over_are_not_kept() -> None:
+    deadlines = Deadlines()
+    for number in range(20_000):
+        name = f"r{number}"
+        deadlines.add(timed(name, 1e5))
+        if number % 100:
+            deadlines.over(name)
+    assert len(deadlines._open) == 200 and len(deadlines._heap) <= 2 * 200 + 1001
+    assert deadlines.late(2e5) and not deadlines._open and not deadlines._heap
 
 
 def test_all_answers_of_a_late_request_end() -> None:

@@ -1,6 +1,7 @@
 """Files of blocks: what was written comes back or nothing does; every way to spoil one; the size; other processes."""
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pelton.core.counters import Counters
 from pelton.kv.node import Node, chained
 from pelton.kv.tiers.chain import Labelled, Name
 from pelton.kv.tiers.chain import Path as Spelled
-from pelton.kv.tiers.files import MOST_FAILURES, BlockFiles
+from pelton.kv.tiers.files import MOST_FAILURES, BlockFiles, Buffer
 from pelton.kv.tiers.worker import DiskWorker, Job
 
 FINGERPRINT, OTHER = bytes(range(32)), bytes(range(1, 33))
@@ -182,6 +183,63 @@ def test_a_worker_reads_what_was_told_to_be_written_before(tmp_path: Path) -> No
     assert all(one.seconds > 0 for one in done)
     assert slots[0, 1] == CONTENT and not worker.done()
     worker.close()
+    worker.close()
+
+
+class Held(BlockFiles):
+    """Writes wait until they may go on; `done` has what was done, in order."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, FINGERPRINT, 1 << 20, Counters())
+        self.go_on, self.done = threading.Event(), list[str]()
+
+    def write(self, block: Labelled, content: Buffer) -> bool:
+        assert self.go_on.wait(20)
+        self.done.append(f"write {block.key[0]}")
+        return super().write(block, content)
+
+    def read(self, block: Labelled, content: Buffer) -> bool:
+        self.done.append(f"read {block.key[0]}")
+        return super().read(block, content)
+
+
+def test_readers_pass_what_writes_other_blocks(tmp_path: Path) -> None:
+    """But neither what writes theirs, nor what is done with all files, nor other readers."""
+    slots = {(0, slot): bytearray(CONTENT) for slot in range(9)}
+    files = Held(tmp_path)
+    worker = DiskWorker(files, lambda group, slot: memoryview(slots[group, slot]))
+    for number in (1, 2, 3):
+        worker.start(Job(False, (block(number),), (number,)))
+    reads = [Job(True, (block(2),), (4,)), Job(True, (block(9),), (5,)), Job(True, (block(8),), (6,))]
+    worker.start(reads[0])
+    worker.start(reads[1])
+    worker.call(lambda: files.done.append("call"))
+    worker.start(Job(False, (block(7),), (7,)))
+    worker.start(reads[2])
+    assert worker.done() == []
+    files.go_on.set()
+    found = {one.job: one.good for one in worker.done(20, reads[2:])}
+    worker.close()
+    assert found[reads[2]] == (False,) and found[reads[0]] == (True,)
+    assert files.done == ["write 1", "write 2", "read 2", "read 9", "write 3", "call", "read 8", "write 7"]
+
+
+def test_who_waits_for_one_job_is_not_told_before(tmp_path: Path) -> None:
+    slots = {(0, slot): bytearray(CONTENT) for slot in range(4)}
+    worker = DiskWorker(opened(tmp_path), lambda group, slot: memoryview(slots[group, slot]))
+    jobs = [Job(False, (block(number),), (number,)) for number in (1, 2, 3)]
+    for job in jobs:
+        worker.start(job)
+    assert [one.job for one in worker.done(20, jobs[2:])] == jobs
+    assert worker.done(0.01, jobs) == [], "it comes no more: not for ever"
+    worker.close()
+
+
+def test_what_breaks_on_the_files_ends_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    worker = DiskWorker(opened(tmp_path), lambda group, slot: memoryview(bytearray(CONTENT)))
+    worker.call(lambda: 1 // 0)
+    worker.start(Job(False, (block(1),), (0,)))
+    assert [one.good for one in worker.done(20)] == [(True,)] and "broke" in caplog.text
     worker.close()
 
 

@@ -300,3 +300,17 @@ def test_sessions_end_by_time_where_nobody_asks_for_anything() -> None:
     (told,) = [message for message in line.sent if isinstance(message, Figures)]
     assert told.stats.sessions == told.stats.held_blocks == 0 < told.stats.cached_blocks
     assert line.steps()[-1].stats.sessions == 1
+
+
+def test_what_is_cached_goes_to_files_when_the_last_answer_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Not before: somebody waits for that. Once after each last step, whatever becomes of it."""
+    world, told = World(), list[int]()
+
+    def on_idle() -> None:
+        told.append(sum(isinstance(event, RequestFinished) for step in world.line.steps() for event in step.events))
+        raise OSError("the disk is gone")
+
+    world.engine.scheduler.tiers.on_idle = on_idle
+    world.line.turns = [[add(make_request("1", [1, 2], 2))], [], [], [add(make_request("2", [1, 2], 2))], [], [], []]
+    line = world.run()
+    assert told == [1, 2] and line.patience.count(0.0) == 2 and caplog.text.count("could not be kept") == 2

@@ -9,10 +9,21 @@ from tempfile import mkdtemp
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.schedule.traffic import Carrier, HostMemory, Sequence, Traffic, in_series, make, planning_ahead, tiered
+from tests.schedule.traffic import (
+    BLOCK,
+    Carrier,
+    HostMemory,
+    Sequence,
+    Traffic,
+    in_series,
+    make,
+    planning_ahead,
+    tiered,
+)
 
 from pelton.core.config import CacheSection
 from pelton.core.counters import Counters
+from pelton.kv.group import most_blocks
 from pelton.kv.pool import NULL_BLOCK
 from pelton.kv.tiers.files import BlockFiles
 from pelton.schedule import ORDERS
@@ -93,7 +104,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     seen: Counter[str] = Counter()
 
     @initialize(
-        blocks=st.sampled_from((8, 10, 24, 60)),
+        blocks=st.sampled_from((0, -1, 8, 10, 24, 60)),
         budget=st.sampled_from((5, 9, 40)),
         cap=st.sampled_from((0, 4, 5)),
         caching=st.sampled_from((True, True, True, False)),
@@ -119,10 +130,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         cost: float,
         shape: tuple[tuple[int | None, ...], int, bool, tuple[int, bool], int],
     ) -> None:
-        """`shape`: windows of the KV groups, most steps of a call, whether parts of blocks are copied, host slots of
+        """`blocks`: of each group; from 0 down, what the longest request needs and so many more.
+
+        `shape`: windows of the KV groups, most steps of a call, whether parts of blocks are copied, host slots of
         each group and whether evicted blocks go to files, and how many steps deep it plans.
         """
         windows, steps, parts, (slots, self.filed), depth = shape
+        if blocks <= 0:
+            blocks = max(most_blocks(window, MAX_LEN, budget, BLOCK) for window in windows) - blocks
         cache = CacheSection(enable_prefix_caching=caching, prefix_cache_tokens=most, partial_prefix_blocks=parts)
         self.caching = caching
         made = make(4, budget, blocks, MAX_LEN, cap, order=ORDERS.get(order)(), windows=windows)

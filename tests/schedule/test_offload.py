@@ -1,6 +1,7 @@
 """Evicted blocks go to files and come back, also to a later scheduler; what is lost on the way is computed again."""
 
 from array import array
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from pelton.kv.node import Node
 from pelton.kv.tiers.chain import Name
 from pelton.kv.tiers.chain import Path as Spelled
 from pelton.kv.tiers.files import BlockFiles
-from pelton.kv.tiers.worker import Done
+from pelton.kv.tiers.in_turn import InTurn
+from pelton.kv.tiers.worker import Done, Job
 from pelton.schedule.planner import FILE_WAITS
 from pelton.schedule.tiers import fetch
+from pelton.schedule.tracked import NewRequest
 
 PROMPT = [1, 2] * 9  # 18 tokens, 4 full blocks and a part
 EIGHT = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -328,7 +331,9 @@ def test_the_time_of_reads_is_learned(tmp_path: Path, monkeypatch: pytest.Monkey
     ask(made, "first", PROMPT)
     fill(made, 4)
     before, done = made.scheduler.tiers.rates.disk, carrier(made).done
-    monkeypatch.setattr(carrier(made), "done", lambda seconds=0.0: [replace(one, seconds=2.0) for one in done(seconds)])
+    monkeypatch.setattr(
+        carrier(made), "done", lambda seconds=0.0, awaited=(): [replace(one, seconds=2.0) for one in done(seconds)]
+    )
     assert ask(made, "again", PROMPT) == 16
     assert made.scheduler.tiers.rates.disk == pytest.approx(0.7 * before + 0.3 * 4 / 2), "4 blocks of a byte"
 
@@ -388,19 +393,56 @@ def test_where_files_are_given_up_nothing_is_copied_for_them(tmp_path: Path, mon
 
 
 def test_blocks_on_their_way_to_files_end_nobodys_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader comes behind them, and they are told of one by one."""
+    """What is waited for is what reads, however much else comes to its end before."""
     made = traffic(tmp_path, blocks=20)
     ask(made, "first", PROMPT)
     fill(made, 6)
-    tiers, disk = made.scheduler.tiers, carrier(made)
+    tiers, disk, waited = made.scheduler.tiers, carrier(made), list[list[bool]]()
     assert tiers.offload is not None
     tiers.collect()
+    plainly = disk.done
 
-    def one(seconds: float = 0.0) -> list[Done]:
-        disk._finish()
-        now, disk._over = disk._over[: bool(seconds)], disk._over[bool(seconds) :]
-        return now
+    def done(seconds: float = 0.0, awaited: Collection[Job] = ()) -> list[Done]:
+        if not seconds:
+            return []
+        waited.append([job.read for job in awaited])
+        return plainly()
 
-    monkeypatch.setattr(disk, "done", one)
+    monkeypatch.setattr(disk, "done", done)
     assert tiers.offload.keep(100, lambda group, block, slot: None) > FILE_WAITS
-    assert ask(made, "again", PROMPT) == 16
+    assert ask(made, "again", PROMPT) == 16 and waited == [[True]]
+
+
+class Everything(InTurn):
+    """Has every block, and never comes with it; `jobs`: what was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(files(folder), HostMemory().slot)
+        self.jobs: list[Job] = []
+
+    def has(self, name: Name) -> bool:
+        return True
+
+    def start(self, job: Job) -> None:
+        self.jobs.append(job)
+
+
+@pytest.mark.parametrize("blocks", [20, 60, 300])
+def test_where_slots_lack_few_lengths_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int) -> None:
+    """One group has slots for two blocks, and the other for all: what is read is as much as there is room for."""
+    disk, length = Everything(tmp_path), BLOCK * blocks + 1
+    made = tiered(make(blocks=1000, max_len=2000, windows=(None, 8)), 400, CacheSection(), disk)
+    host = made.tiers.host
+    assert host.alloc([398, 0]) is not None
+    tries, alloc = list[Sequence[int]](), host.alloc
+
+    def counted(counts: Sequence[int]) -> object:
+        tries.append(counts)
+        return alloc(counts)
+
+    monkeypatch.setattr(host, "alloc", counted)
+    made.add(NewRequest("first", 3, 1000))
+    made.add(NewRequest("long", length, 4, arrival=1.0, keys=TokenKeys([1, 2] * length, "")))
+    made.plan()
+    (job,) = disk.jobs
+    assert [one.name.group for one in job.blocks].count(0) == 2 and len(tries) == 2

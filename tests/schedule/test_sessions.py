@@ -52,6 +52,18 @@ def test_a_session_holds_the_last_turn_alone() -> None:
     assert len(sessions_of(traffic)) == 1 and traffic.scheduler.stats().session_blocks == 3
 
 
+def test_one_that_is_too_long_to_be_held_ends_no_other() -> None:
+    traffic = Traffic(make(budget=64, blocks=100, max_len=400))
+    sessions = sessions_of(traffic)
+    for number, name in enumerate("abc"):
+        turn(traffic, name, [number + 1] * 20)
+    assert len(sessions) == 3
+    turn(traffic, "a", [1] * 205)
+    assert [name for _, name in sessions._open] == ["b", "c"] and sessions.given_up == 1
+    turn(traffic, "d", [9] * 205)
+    assert [name for _, name in sessions._open] == ["b", "c"] and sessions.given_up == 1
+
+
 def test_sessions_end_by_time_by_name_and_with_a_reset() -> None:
     traffic = Traffic(make(cache=CacheSection(session_seconds=10), budget=100, blocks=100))
     sessions = sessions_of(traffic)
@@ -90,7 +102,7 @@ def test_sessions_hold_half_of_the_pool_and_the_oldest_goes_first() -> None:
     turn(traffic, "e", [9] * 13)
     assert [("", name) in sessions_of(traffic) for name in "bcde"] == [True, False, True, True]
     turn(traffic, "f", [7] * 60)
-    assert not len(sessions_of(traffic)), "more than half of the pool is held by none"
+    assert ("", "f") not in sessions_of(traffic), "more than half of the pool is held by none"
 
 
 def test_blocks_that_sessions_share_count_once() -> None:

@@ -1,10 +1,15 @@
 """Prefix reuse at admission: hits, misses, readers of the same step, waiting for a prompt that is being computed."""
 
+from collections.abc import Sequence
+
 import pytest
 from tests.schedule.traffic import BLOCK, Traffic, make
 
 from pelton.core.config import CacheSection
 from pelton.core.plan import StepPlan
+from pelton.schedule.planner import MOST_PASSED_OVER
+from pelton.schedule.sharing import Sharing
+from pelton.schedule.tracked import Start, Tracked
 
 LONG = [number * 7 % 11 for number in range(1500)]
 
@@ -257,3 +262,25 @@ def test_who_waits_for_what_another_computes_may_be_aborted() -> None:
     traffic.scheduler.check()
     assert not traffic.scheduler.sharing._waits
     traffic.run()
+
+
+def test_of_very_many_that_wait_few_are_looked_at_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room in the step is left over, and all but one wait for what that one computes."""
+    number, looked = MOST_PASSED_OVER + 200, list[int]()
+    traffic = Traffic(make(rows=8, budget=64, cap=8, blocks=600, max_len=60))
+    start, plan = Sharing.start, traffic.scheduler.plan
+
+    def counted(self: Sharing, request: Tracked, running: Sequence[Tracked], *, parts: bool = True) -> Start | None:
+        looked[-1] += 1
+        return start(self, request, running, parts=parts)
+
+    def planned(now: float = 0.0) -> StepPlan | None:
+        looked.append(0)
+        return plan(now)
+
+    monkeypatch.setattr(Sharing, "start", counted)
+    monkeypatch.setattr(traffic.scheduler, "plan", planned)
+    for one in range(number):
+        traffic.add(f"r{one}", [1] * 40 + [2 + one % 5], 1)
+    traffic.run()
+    assert len(traffic.over) == number and max(looked) == MOST_PASSED_OVER + 1

@@ -51,6 +51,17 @@ def test_who_shares_blocks_of_a_window_is_promised_its_own_too(common: int) -> N
     assert scheduler.stats().preemptions_total == 0 and len(traffic.over) == 8
 
 
+@pytest.mark.parametrize("spare", range(5))
+@pytest.mark.parametrize("windows", [(16,), (16, 12)])
+def test_what_is_found_is_no_need_beside_a_window(windows: tuple[int, ...], spare: int) -> None:
+    """Where the pool holds the longest request, it holds one that begins with a cached prefix."""
+    least = most_blocks(16, 200, 8, BLOCK)
+    traffic = Traffic(make(budget=8, blocks=least + spare, max_len=200, windows=windows), windows)
+    common = [number % 7 for number in range(40)]
+    assert hits(traffic, "first", common) == 0
+    assert hits(traffic, "second", [*common, *[3] * 60]) >= 36
+
+
 def test_as_many_are_let_in_as_windows_have_room_for() -> None:
     """Each needs blocks for its window and a step of 4 tokens, however long it is, and one in reserve."""
     most = most_blocks(WINDOW, 50, 4, BLOCK)

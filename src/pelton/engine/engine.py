@@ -102,6 +102,7 @@ class Engine:
             done = run_step(self.scheduler, self.runner, self._open, self.clock, self._planned)
         except BaseException as error:
             self._untold = events
+            self.scheduler.take_back()
             self.fail_all(f"The step broke: {type(error).__name__}: {error}")
             raise
         for event in done.events:
@@ -191,8 +192,6 @@ class Engine:
         """
         if self._open:
             return
-        if self.scheduler.tiers.on_idle is not None:
-            self.scheduler.tiers.on_idle()
         stats = self.scheduler.stats()
         if not (stats.running or stats.waiting or stats.held_blocks != stats.session_blocks):
             return
@@ -215,3 +214,14 @@ class Engine:
                 self.counters.add(f"finished_{reason}")
             case _:
                 pass
+
+
+def rest(engine: Engine) -> None:
+    """For who has told all ends and has nothing else to do: some of what is cached goes to files."""
+    on_idle = engine.scheduler.tiers.on_idle
+    if engine.has_work or on_idle is None:
+        return
+    try:
+        on_idle()
+    except Exception:  # noqa: BLE001 - logged; nobody waits for it
+        _log.exception("What is cached could not be kept in files")

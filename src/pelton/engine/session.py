@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 
 from pelton.core.errors import BackendError, RequestError
 from pelton.core.request import Request
-from pelton.engine.engine import Engine
+from pelton.engine.engine import Engine, rest
 from pelton.engine.outputs import Answer, Answers, StreamPiece
 from pelton.tokenize.tokenizer import Tokenizer
 
@@ -195,4 +195,5 @@ class Session:
             raise
         for request_id in stopped:
             self.engine.stop(request_id)
+        rest(self.engine)
         return finished

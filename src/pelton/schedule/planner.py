@@ -19,6 +19,7 @@ from pelton.schedule.sharing import Sharing
 from pelton.schedule.tiers.tiers import Tiers
 from pelton.schedule.tracked import Start, Tracked
 
+MOST_PASSED_OVER = 512  # requests that wait for others, in one plan: each takes microseconds to look at
 FILE_WAITS = 5  # of a few seconds each
 
 
@@ -146,14 +147,16 @@ class Planner:
         promised = [0] * len(self._blocks.groups)
         for request in self._places.running:
             _add(promised, request.table.wanted(request.total, step))
+        passed_over = 0
         for request in self.gate.queue(waiting, now):
-            if not self._places.free_rows or not draft.budget:
+            if not self._places.free_rows or not draft.budget or passed_over == MOST_PASSED_OVER:
                 return
             room = self._room(promised)
             if request is self._refused[0] and not _more(room, self._refused[1]):
                 return  # nothing became free: do not look for its prefix again
             start = self._start(request)
             if start is None:
+                passed_over += 1
                 continue
             if not self._begin(draft, request, start, promised):
                 self._refused = request, room
@@ -233,13 +236,13 @@ class Planner:
         """Blocks of each group that the request will want beside those it begins with."""
         entries, held = self._blocks.needed(request.total), start.blocks or ((),) * len(self._blocks.groups)
         asked = []
-        for group, own in zip(self._blocks.groups, held, strict=True):
+        for number, (group, own) in enumerate(zip(self._blocks.groups, held, strict=True)):
             if group.window is None:
                 asked.append(entries - sum(block != NULL_BLOCK for block in own))
                 continue
-            # What it shares of a window is no part of this: others may still hold it when the window has passed it.
+            # What others hold of a window too is no part of this: they may still do when the window has passed it.
             most = most_blocks(group.window, request.total, step, self._blocks.block_size)
-            asked.append(min(entries - start.full, most))
+            asked.append(min(entries - start.full, most - self._blocks.alone(number, own)))
         return tuple(asked)
 
 

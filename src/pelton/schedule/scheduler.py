@@ -182,8 +182,7 @@ class Scheduler:
 
         `now`: seconds of the clock that arrivals are told by.
         """
-        if self._open is not None:
-            self._abandon(*self._open)
+        self.take_back()
         self.sharing.sessions.expire(now)
         begun = None if self.ahead is None else self.ahead.take(self.limits)
         draft = self._planner.draft(self.limits, now, begun)
@@ -238,9 +237,13 @@ class Scheduler:
                 assert request.remaining > 0, f"{request.request_id}: {request.computed} of {request.total} computed"
                 request.table.slide(request.computed)
 
-    def _abandon(self, draft: Draft, plan: StepPlan) -> None:
-        """The step broke: what it was to compute is not there, so nobody may rely on it."""
-        self._open = None
+    def take_back(self) -> None:
+        """A step that was planned and never committed broke: what it was to compute is not there, so nobody may rely on
+        it. To be told before its requests are finished, who would leave it to others.
+        """
+        if self._open is None:
+            return
+        (draft, plan), self._open = self._open, None
         self._forks.give_back(force=True)
         for request in list(self._places.running):
             self.preempt(request.request_id, keep=False)

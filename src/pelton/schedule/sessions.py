@@ -55,8 +55,13 @@ class Sessions:
         return sum(map(len, self._pins))
 
     def keep(self, name: Name, held: Held) -> None:
-        """The session holds these blocks of the tree, in place of what it held before."""
+        """The session holds these blocks of the tree, in place of what it held before; nothing where they alone are too
+        much: others need not give way for that.
+        """
         if not self._seconds:
+            return
+        if _over_share([sum(map(bool, blocks)) for blocks in held], self._blocks.total):
+            self.given_up += self.end(name)
             return
         self._blocks.share(held)
         for pins, blocks in zip(self._pins, held, strict=True):
@@ -127,5 +132,9 @@ class Sessions:
         self.end(name)
 
     def _too_much(self) -> bool:
-        totals = self._blocks.total
-        return any(len(pins) > SHARE * total for pins, total in zip(self._pins, totals, strict=True))
+        return _over_share([len(pins) for pins in self._pins], self._blocks.total)
+
+
+def _over_share(held: Sequence[int], totals: Sequence[int]) -> bool:
+    """Whether so many blocks of each group are more than sessions may hold."""
+    return any(number > SHARE * total for number, total in zip(held, totals, strict=True))

@@ -27,6 +27,11 @@ WORTH = 8
 MOST_LOOKED_AT = 8  # blocks behind the same one, those that share most first
 
 
+def least_part(block_size: int) -> int:
+    """Fewest tokens of a block for which it is copied, where more than those are wanted."""
+    return max(1, block_size // WORTH)
+
+
 @dataclass(frozen=True, slots=True)
 class _Wait:
     """For `ahead` to compute the first `until` blocks, of which `found` were there when the waiting began."""
@@ -101,7 +106,7 @@ class Sharing:
 
     def _part(self, end: Node, part: bytes) -> tuple[int, Node | None]:
         """How many of the first tokens in `part` stand in a block behind `end` that can be copied, and in which."""
-        least = max(1, self._blocks.block_size // WORTH)
+        least = least_part(self._blocks.block_size)
         for shared, node in islice(end.alike(part), MOST_LOOKED_AT):
             tokens = shared // TOKEN_BYTES
             # All that is wanted is worth it where it is less: nothing of the block is computed then.

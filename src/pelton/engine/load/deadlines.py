@@ -3,7 +3,7 @@
 Invariant: each request is told as late at most once, and not before its time.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from pelton.core.errors import RequestError
 from pelton.core.events import RequestFinished
@@ -12,6 +12,7 @@ from pelton.core.request import Request
 
 LATE = "request_timeout"  # the code of a request that its deadline ended
 MOST_SECONDS = 1e6
+FEW = 1000  # times of requests that are over, beyond which they are cleared away
 
 
 class Deadlines:
@@ -33,6 +34,9 @@ class Deadlines:
         """A request ended."""
         self._open.pop(request_id, None)
         self._allowed.pop(request_id, None)
+        if len(self._heap) > 2 * len(self._open) + FEW:
+            self._heap = [(deadline, name) for name, deadline in self._open.items()]
+            heapify(self._heap)
 
     def late(self, now: float) -> list[RequestFinished]:
         """The ends of open requests whose time is up; they count as told."""

@@ -20,7 +20,7 @@ from pelton.core.counters import EngineStats
 from pelton.core.errors import EngineDeadError, PeltonError
 from pelton.core.plan import StepPlan
 from pelton.engine.build import build_engine
-from pelton.engine.engine import Engine
+from pelton.engine.engine import Engine, rest
 from pelton.engine.memory.errands import Errand, Errands, reset
 from pelton.engine.memory.slots import Slots
 from pelton.engine.process.flight import FlightRecord
@@ -81,6 +81,7 @@ class Loop:
         self._holdings = holdings_of(engine.scheduler)
         self._taken = 0
         self._broken = 0
+        self._rested = True  # since the last step
         self._finishing = False
         self._told = False
         self._over = False
@@ -117,14 +118,16 @@ class Loop:
         ends = [end - self._clock.now() + JUST_AFTER for _, _, end in islice(self._sessions.listed(), 1)]
         ends += [SIGN_SECONDS] if self._errands else []
         ends += [KEEP_SECONDS] if self._writes else []
+        ends += [] if self._rested else [0.0]
         return max(0.0, min(ends)) if ends else None
 
     def _look_up(self) -> None:
         """Sessions end by time also where no step does, and files are written; and what takes long is alive."""
-        before, wrote, on_idle = len(self._sessions), self._writes, self._engine.scheduler.tiers.on_idle
+        before, wrote = len(self._sessions), self._writes
         self._sessions.expire(self._clock.now())
-        if wrote and on_idle is not None:
-            on_idle()
+        if wrote or not self._rested:
+            rest(self._engine)
+            self._rested = True
         if self._errands or wrote or len(self._sessions) < before:
             self._line.send(Figures(self._stats()))
 
@@ -248,7 +251,7 @@ class Loop:
             if self._broken >= MOST_BROKEN:
                 raise
             return
-        self._broken = 0
+        self._broken, self._rested = 0, self._engine.scheduler.tiers.on_idle is None
         self._flight.end()
         self._line.send(Step(tuple(events), self._engine.stats, began, self._clock.now(), self._taken))
 

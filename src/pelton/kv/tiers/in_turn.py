@@ -3,7 +3,7 @@
 So what an engine does with files depends on no time: for checks that must come out alike each time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from pelton.kv.tiers.chain import Labelled, Name
 from pelton.kv.tiers.files import BlockFiles, Buffer
@@ -33,7 +33,7 @@ class InTurn:
         self._finish()
         work()
 
-    def done(self, seconds: float = 0.0) -> list[Done]:
+    def done(self, seconds: float = 0.0, awaited: Collection[Job] = ()) -> list[Done]:
         """See Carrier; nothing is waited for."""
         self._finish()
         over, self._over = self._over, []

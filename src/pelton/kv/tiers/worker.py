@@ -1,12 +1,15 @@
 """Carriers of blocks between host slots and files: a thread, and one that works when it is asked what is done.
 
-They decide nothing. Invariant: jobs are done one after the other, in the order in which they were started.
+They decide nothing. Invariant: jobs are done one after the other, and each behind those started before it that have to
+do with the same blocks.
 """
 
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,7 +39,7 @@ class Done:
 
 
 class Carrier(Protocol):
-    """Who carries blocks between host slots and `files`, in the order in which it was told to."""
+    """Who carries blocks between host slots and `files`."""
 
     files: BlockFiles
 
@@ -45,15 +48,17 @@ class Carrier(Protocol):
         ...
 
     def start(self, job: Job) -> None:
-        """Behind all that was started before. What is in the slots is the carrier's until the job is told as done."""
+        """Behind all that was started before; one that reads may pass those that write other blocks, since somebody
+        waits for it. What is in the slots is the carrier's until the job is told as done.
+        """
         ...
 
     def call(self, work: Callable[[], object]) -> None:
-        """Runs something on the files, in turn."""
+        """Runs something on the files, in turn: nothing passes it."""
         ...
 
-    def done(self, seconds: float = 0.0) -> list[Done]:
-        """Jobs that are over since the last call; waits so long for one where there is none."""
+    def done(self, seconds: float = 0.0, awaited: Collection[Job] = ()) -> list[Done]:
+        """Jobs that are over since the last call; waits at most so long for one of `awaited`, or else for any."""
         ...
 
     def close(self) -> None:
@@ -68,7 +73,8 @@ class DiskWorker:
         self.files = files
         self._slot = slot
         self._clock = clock or SystemClock()
-        self._jobs: queue.SimpleQueue[Job | Callable[[], object] | None] = queue.SimpleQueue()
+        self._jobs: deque[Job | Callable[[], object] | None] = deque()
+        self._changed = threading.Condition()  # of these
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
         self._waits_for: set[Name] = set()  # to be written
         self._closed = False
@@ -80,42 +86,64 @@ class DiskWorker:
         return name in self._waits_for or self.files.has(name)
 
     def start(self, job: Job) -> None:
-        """Behind all that was started before."""
+        """See Carrier."""
+        names = {block.name for block in job.blocks}
         if not job.read:
-            self._waits_for.update(block.name for block in job.blocks)
-        self._jobs.put(job)
+            self._waits_for |= names
+        with self._changed:
+            place = len(self._jobs)
+            while job.read and place and _may_pass(names, self._jobs[place - 1]):
+                place -= 1
+            self._jobs.insert(place, job)
+            self._changed.notify()
 
     def call(self, work: Callable[[], object]) -> None:
-        """Runs something on the files, in turn."""
-        self._jobs.put(work)
+        """See Carrier."""
+        self._put(work)
 
-    def done(self, seconds: float = 0.0) -> list[Done]:
-        """Jobs that are over since the last call; waits so long for one where there is none."""
+    def done(self, seconds: float = 0.0, awaited: Collection[Job] = ()) -> list[Done]:
+        """See Carrier."""
         found: list[Done] = []
-        try:
-            if seconds:
-                found.append(self._done.get(timeout=seconds))
+        until = self._clock.now() + seconds
+        with suppress(queue.Empty):
             while True:
-                found.append(self._done.get_nowait())
-        except queue.Empty:
-            return found
+                enough = found and (not awaited or any(one.job in awaited for one in found))
+                left = 0.0 if enough else until - self._clock.now()
+                found.append(self._done.get(timeout=left) if left > 0 else self._done.get_nowait())
+        return found
 
     def close(self) -> None:
         """Jobs that were started are finished; then it is over. Twice is no error."""
         if not self._closed:
             self._closed = True
-            self._jobs.put(None)
+            self._put(None)
             self._thread.join()
             self._slot = _gone
 
+    def _put(self, work: Callable[[], object] | None) -> None:
+        with self._changed:
+            self._jobs.append(work)
+            self._changed.notify()
+
+    def _next(self) -> Job | Callable[[], object] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs)
+            return self._jobs.popleft()
+
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             if isinstance(job, Job):
                 began = self._clock.now()
                 good = [self._carry(job.read, *pair) for pair in zip(job.blocks, job.slots, strict=True)]
                 self._done.put(Done(job, tuple(good), self._clock.now() - began))
             else:
-                job()
+                self._do(job)
+
+    def _do(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception:  # noqa: BLE001 - logged; what comes behind it is done all the same
+            _log.exception("Something that was to be done with files of keys and values broke")
 
     def _carry(self, read: bool, block: Labelled, slot: int) -> bool:
         try:
@@ -127,6 +155,11 @@ class DiskWorker:
         finally:
             if not read:
                 self._waits_for.discard(block.name)
+
+
+def _may_pass(names: Collection[Name], before: Job | Callable[[], object] | None) -> bool:
+    """Whether what reads these blocks may be done before this."""
+    return isinstance(before, Job) and not before.read and not any(block.name in names for block in before.blocks)
 
 
 def _gone(group: int, slot: int) -> Buffer:

@@ -2,32 +2,42 @@
 
 The cache evicts what was used longest ago, of a prompt its end first, as kv/prefix.py does. Then the blocks that a
 cache of C blocks holds are the C used last, so that one list of distances has the answer for every size (R. L. Mattson
-et al., IBM Systems Journal 9, 1970). Prompts are taken one after the other: what runs at once needs blocks, too.
+et al., IBM Systems Journal 9, 1970). Prompts are taken one after the other, and answers are not known: what runs at
+once needs blocks too, and what is found of answers comes on top.
 """
 
-from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pelton.core.config import BLOCK_TOKENS
+from pelton.kv.node import Node
+from pelton.kv.prefix import TOKEN_BYTES
+from pelton.schedule.sharing import least_part
+
+MOST_COMPARED = 64  # blocks behind the same one, those that share most first
 
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """`tokens` of all prompts, in `prompts` of them; `blocks` that differ. `distances`, ascending: of each block that
-    was there before, how many a cache must hold to have it still.
+    """`tokens` of all prompts, in `prompts` of them; `blocks` that differ, those filled in part among them. A cache of
+    `needs[i]` blocks, ascending, finds `sums[i]` tokens.
     """
 
     prompts: int
     tokens: int
     blocks: int
-    distances: tuple[int, ...]
-    block_size: int = BLOCK_TOKENS
+    needs: tuple[int, ...]
+    sums: tuple[int, ...]
 
     def found(self, blocks: int | None = None) -> int:
         """Tokens that a cache of so many blocks finds; None: of any number."""
-        return self.block_size * (len(self.distances) if blocks is None else bisect_right(self.distances, blocks))
+        smaller = len(self.needs) if blocks is None else bisect_right(self.needs, blocks)
+        return self.sums[smaller - 1] if smaller else 0
 
     def rate(self, blocks: int | None = None) -> float:
         """The same over all tokens."""
@@ -36,7 +46,7 @@ class Reuse:
     @property
     def enough(self) -> int:
         """Blocks beyond which nothing more is found."""
-        return self.distances[-1] if self.distances else 0
+        return self.needs[-1] if self.needs else 0
 
 
 class _Recent:
@@ -62,34 +72,81 @@ class _Recent:
         return self._marks - before
 
 
-def reuse(prompts: Iterable[Sequence[int]], block_size: int = BLOCK_TOKENS) -> Reuse:
-    """Of prompts' token ids, in this order. As in the engine, whole blocks are found, and a prompt's last token never
-    is: the answer begins with its logits.
+def reuse(
+    prompts: Iterable[Sequence[int] | NDArray[np.int32]], block_size: int = BLOCK_TOKENS, *, parts: bool = True
+) -> Reuse:
+    """Of prompts' token ids, in this order. As in the engine, a prompt's last token is never found: the answer begins
+    with its logits. `parts`: a block that begins like what is needed next is copied, as far as that goes.
     """
-    paths, tokens = list[list[int]](), 0
-    usable = list[int]()
-    names: dict[tuple[int, bytes], int] = {}
-    for prompt in prompts:
-        tokens += len(prompt)
-        ids, path, node = array("i", prompt), list[int](), -1
-        for start in range(0, len(ids) - block_size + 1, block_size):
-            node = names.setdefault((node, ids[start : start + block_size].tobytes()), len(names))
-            path.append(node)
-        paths.append(path)
-        usable.append((len(prompt) - 1) // block_size)
-    return Reuse(len(paths), tokens, len(names), tuple(sorted(_distances(paths, usable))), block_size)
+    ids = [np.asarray(prompt, np.int32) for prompt in prompts]
+    read = _Reader(sum(len(one) // block_size + 1 for one in ids), block_size, parts)
+    gains = sorted(gain for one in ids for gain in read.gains(one))
+    needs, sums = (need for need, _ in gains), accumulate(tokens for _, tokens in gains)
+    return Reuse(len(ids), sum(map(len, ids)), read.nodes, tuple(needs), tuple(sums))
 
 
-def _distances(paths: Sequence[Sequence[int]], usable: Sequence[int]) -> Iterable[int]:
-    recent, last, moment = _Recent(sum(map(len, paths))), dict[int, int](), 0
-    for path, most in zip(paths, usable, strict=True):
-        for node in path[:most]:
-            if node not in last:
-                break
-            yield recent.since(last[node])
+class _Reader:
+    """Takes prompts one after the other; a prompt's path has a node for each block, and for what is left one more."""
+
+    def __init__(self, most: int, block_size: int, parts: bool) -> None:
+        """`most`: nodes of all prompts together."""
+        self.nodes = 0
+        self._bytes = block_size * TOKEN_BYTES
+        self._least = least_part(block_size) * TOKEN_BYTES
+        self._parts = parts
+        self._root = Node(b"", 0, None)
+        self._recent = _Recent(most)
+        self._last: dict[Node, int] = {}
+        self._moment = 0
+
+    def gains(self, ids: NDArray[np.int32]) -> list[tuple[int, int]]:
+        """Of a prompt, which is in the caches from now on: (blocks that one must have, tokens that it finds then beyond
+        what smaller ones find).
+        """
+        text = ids.tobytes()
+        found = list(self._found(text[: max(0, len(text) - TOKEN_BYTES)]))
+        self._enter(text)
+        return found
+
+    def _found(self, wanted: bytes) -> Iterator[tuple[int, int]]:
+        node, whole = self._root, True
+        for start in range(0, len(wanted), self._bytes):
+            if not whole:
+                return
+            part = wanted[start : start + self._bytes]
+            child = node.children.get(part) if len(part) == self._bytes else None
+            need = None if child is None else self._recent.since(self._last[child])
+            best = 0
+            for other, shared in sorted(self._alike(node, part)) if self._parts else ():
+                if shared > best and (need is None or other < need):
+                    yield other, (shared - best) // TOKEN_BYTES
+                    best = shared
+            if child is None or need is None:
+                whole = False
+            else:
+                yield need, (self._bytes - best) // TOKEN_BYTES
+                node = child
+
+    def _alike(self, node: Node, part: bytes) -> Iterator[tuple[int, int]]:
+        """(blocks that a cache must have, bytes) of what can be copied behind a node."""
+        for shared, other in islice(node.alike(part), MOST_COMPARED):
+            shared -= shared % TOKEN_BYTES
+            if not shared or (shared < self._least and shared < len(part)):
+                return
+            yield self._recent.since(self._last[other]), shared
+
+    def _enter(self, text: bytes) -> None:
+        node, path = self._root, list[Node]()
+        for start in range(0, len(text) if self._parts else len(text) - self._bytes + 1, self._bytes):
+            key = text[start : start + self._bytes]
+            child = node.children.get(key)
+            if child is None:
+                child = node.add(key)
+                self.nodes += 1
+            path.append(node := child)
         for node in reversed(path):
-            if node in last:
-                recent.mark(last[node], -1)
-            recent.mark(moment, 1)
-            last[node] = moment
-            moment += 1
+            if node in self._last:
+                self._recent.mark(self._last[node], -1)
+            self._recent.mark(self._moment, 1)
+            self._last[node] = self._moment
+            self._moment += 1

@@ -64,14 +64,15 @@ def simulate(
         pace = VirtualPace(clock, backend.executable)
         replayed = replay(parts.engine, prepared.arrivals, pace, parts.limits.vocab, started(prepared))
         parts.engine.check()
-        return Simulated(prepared, replayed, parts.engine.stats, parts.report, _reuse(prepared, parts.limits.vocab))
+        found = _reuse(prepared, parts.limits.vocab, parts=config.cache.partial_prefix_blocks)
+        return Simulated(prepared, replayed, parts.engine.stats, parts.report, found)
     finally:
         parts.close()
 
 
-def _reuse(prepared: Prepared, vocab: int) -> Reuse | None:
+def _reuse(prepared: Prepared, vocab: int, *, parts: bool) -> Reuse | None:
     first, shared = set[int](), False
     for arrival in prepared.arrivals:
         shared |= arrival.pieces[0][0] in first
         first.add(arrival.pieces[0][0])
-    return reuse(arrival.ids(vocab).tolist() for arrival in prepared.arrivals) if shared else None
+    return reuse((arrival.ids(vocab) for arrival in prepared.arrivals), parts=parts) if shared else None

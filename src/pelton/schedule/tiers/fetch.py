@@ -70,24 +70,24 @@ class Fetches:
         return len(self._open)
 
     @property
-    def arrived(self) -> bool:
-        """Whether somebody's wait is over."""
-        return any(fetch.done for fetch in self._open.values())
+    def awaited(self) -> set[Job]:
+        """What reads for those who wait, without what has come."""
+        return {fetch.job for fetch in self._open.values() if not fetch.done}
 
     def extend(self, request: Tracked, start: Start) -> Start | None:
         """With what a request begins that would begin with `start`: more, if files have it; None: it waits for that."""
         keys, tree, size = request.takes, self._blocks.tree, self._blocks.block_size
         if keys is None or tree is None or request in self._tried:
             return start
-        path = path_of(tree.root_of(keys.namespace), keys, (request.total - 1) // size)
         fetch = self._open.get(request)
-        if fetch is None:
-            fetch = self._begin(request, keys, path, start)
-            if fetch is None:
-                return start
-            self._open[request] = fetch
-        if not fetch.done:
+        if fetch is not None and not fetch.done:
             return None
+        path = path_of(tree.root_of(keys.namespace), keys, (request.total - 1) // size)
+        if fetch is None:
+            begun = self._begin(request, keys, path, start)
+            if begun is not None:
+                self._open[request] = begun
+            return start if begun is None else None
         groups, most = self._blocks.groups, (request.total - 1) // size
         reach = reach_of(groups, size, path, most, lambda *place: place in fetch.good)
         if reach * size <= start.cached:
@@ -177,8 +177,11 @@ class Fetches:
                 if most == wanted:  # else it may pay with more room
                     self._tried.add(request)
                 return None
-            slots = self._host.alloc(self._host.counts(group for group, _ in places))
-            most = reach - 1
+            counts = self._host.counts(group for group, _ in places)
+            slots = self._host.alloc(counts)
+            # One entry less needs at most one slot less of each group.
+            lack = max(count - free for count, free in zip(counts, self._host.free, strict=True))
+            most = reach - max(1, lack)
         free = [iter(own) for own in slots]
         placed = {place: next(free[place[0]]) for place in places}
         blocks = tuple(names.labelled(*place) for place in places)

@@ -11,7 +11,7 @@ from pelton.core.config import CacheSection
 from pelton.core.plan import StateOp
 from pelton.kv.blocks import Blocks
 from pelton.kv.tiers.host import HostSlots
-from pelton.kv.tiers.worker import Carrier
+from pelton.kv.tiers.worker import Carrier, Job
 from pelton.schedule.tiers.fetch import Fetches
 from pelton.schedule.tiers.offload import Offload
 from pelton.schedule.tiers.swap import Rates, Swap, spoil
@@ -21,8 +21,8 @@ PATIENCE = 2.0  # seconds that an engine with nothing else to do waits for files
 
 
 class Tiers:
-    """`rates` are told how long steps take; `on_idle`, where set, is called when no request is open any more, and again
-    by who has time as long as the `offload` writes.
+    """`rates` are told how long steps take; `on_idle`, where set, is called when no request is open any more and all
+    ends are told, and again by who has time as long as the `offload` writes.
 
     `worker` None: no files.
     """
@@ -52,9 +52,9 @@ class Tiers:
         """Whether somebody waits for files; if so, waits until something has come for one, or nothing for a while."""
         if self.fetches is None or not self.fetches.deferred:
             return False
-        # Blocks that were on their way to files before come to their end first, one by one.
-        while not self.fetches.arrived and self.collect(PATIENCE):
-            pass
+        awaited = self.fetches.awaited
+        if len(awaited) == self.fetches.deferred:
+            self.collect(PATIENCE, awaited)
         return True
 
     def abandon(self) -> None:
@@ -145,18 +145,16 @@ class Tiers:
             held += (*self.offload.held(), *self.fetches.held())
         self.host.check(held)
 
-    def collect(self, seconds: float = 0.0) -> int:
-        """Takes note of what the carrier has done, and says how many jobs; waits so long for one."""
+    def collect(self, seconds: float = 0.0, awaited: Collection[Job] = ()) -> None:
+        """Takes note of what the carrier has done; waits at most so long for one of `awaited`."""
         if self._worker is None or self.offload is None or self.fetches is None:
-            return 0
-        all_done = self._worker.done(seconds)
-        for done in all_done:
+            return
+        for done in self._worker.done(seconds, awaited):
             if done.job.read:
                 self.fetches.took(done)
             else:
                 for block, slot in zip(done.job.blocks, done.job.slots, strict=True):
                     self.offload.over(block.name.group, slot)
-        return len(all_done)
 
 
 def overwrite(tiers: Tiers, places: Collection[tuple[int, int]]) -> None:

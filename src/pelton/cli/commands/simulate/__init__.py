@@ -329,7 +329,7 @@ def _prompts(config: EngineConfig, reference: str, times: StepTimes, flags: Flag
         per_token = executable.times.prompt(TYPICAL_PROMPT, budget) / TYPICAL_PROMPT
     finally:
         parts.close()
-    found = reuse(prompts, parts.report.block_size)
+    found = reuse(prompts, parts.report.block_size, parts=config.cache.partial_prefix_blocks)
     rows = reuse_record(found, parts.report.kv_block_bytes, per_token)
     say_notes(dict.fromkeys(times.notes))
     head = {

@@ -58,7 +58,7 @@ def _hits(table: Table) -> str:
         return "off"
     best = table["prefix_hit_rate_unlimited"]
     enough = table["prefix_blocks_enough"]
-    bound = "" if best is None else f"; whole blocks of a cache without limit: {_share(best)}, with {enough} of them"
+    bound = "" if best is None else f"; a cache without limit: {_share(best)}, in {enough} blocks"
     return f"{_share(table['prefix_hit_rate'])} of the prompts' tokens found{bound}"
 
 
