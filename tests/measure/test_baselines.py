@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.measure.verify_parts import tiny_talker
 
+from pelton.checkpoint.checkpoint import open_checkpoint
 from pelton.cli.commands.bench import baselines as command
 from pelton.cli.commands.bench import bench
 from pelton.core.clock import SystemClock
@@ -19,6 +20,10 @@ from pelton.measure.baselines.gain import Gain, in_turns
 from pelton.measure.baselines.recompute import no_cache
 from pelton.measure.baselines.reservation import fitting, reserved
 from pelton.measure.bench.workload import Sample
+from pelton.models import build_module
+from pelton.program.costs import op_costs
+from pelton.program.passes import run_passes
+from pelton.program.values import StepShape
 
 pytest.importorskip("pelton.backends.cpu._native")
 SAMPLES = [Sample(length, prompt=tuple(range(3, 3 + prompt))) for length, prompt in ((2, 9), (12, 40), (5, 3), (9, 20))]
@@ -70,10 +75,12 @@ def test_reservations_leave_room_for_fewer(model: Path, monkeypatch: pytest.Monk
     assert 0 <= gain.details["waste"] < gain.details["waste_without"] < 1
 
 
-def test_unfused_attention_is_attention() -> None:
+@pytest.mark.parametrize("piece", [1, 60, 1 << 19])
+def test_unfused_attention_is_attention(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
     rng = np.random.default_rng(3)
     q, k, v = (rng.standard_normal(shape, np.float32) for shape in ((2, 3, 7, 4), (2, 1, 7, 4), (2, 1, 7, 4)))
     hidden = np.triu(np.full((7, 7), -np.inf, np.float32), 1)
+    monkeypatch.setattr("pelton.measure.baselines.attention.PIECE_BYTES", piece)
     got = unfused(q, k, v, hidden)
     for group in range(2):
         for head in range(3):
@@ -118,6 +125,20 @@ def test_the_command(model: Path, tmp_path: Path) -> None:
     assert [gain["gain"] for gain in table["gains"]][:3] == ["continuous batching", "KV cache", "paged KV memory"]
     assert all(gain["same_answers"] is not False for gain in table["gains"])
     assert "answers the same" in done.output and "ANSWERS DIFFER" not in done.output
+
+
+def test_what_fused_attention_moves_is_counted(tmp_path: Path) -> None:
+    model, file = tiny_talker(tmp_path, max_position_embeddings=600), tmp_path / "r.json"
+    done = run(model, "--only", "unfused-attention", "--repeats", 1, "--threads", 1, "--output-json", file)
+    assert done.exit_code == 0, (done.output, done.exception)
+    (gain,) = json.loads(file.read_text())["gains"]
+    module = run_passes(build_module(open_checkpoint(model)))
+    ops = [item for item in op_costs(module, StepShape(((0, 512),), 1)) if item.op.kind == "attend"]
+    heads = ops[0].op.integer("heads")
+    assert gain["gain"] == "fused attention" and gain["prompt"] == 512 and gain["ours"] > 0 < gain["without"]
+    assert 1e6 * gain["mbytes"] == pytest.approx(sum(item.cost.read + item.cost.written for item in ops))
+    table = len(ops) * heads * 512 * 512 * 4
+    assert 1e6 * (gain["mbytes_without"] - gain["mbytes"]) == pytest.approx(4 * table), "written, read, written, read"
 
 
 def test_only_one_of_them(model: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -25,6 +26,7 @@ from pelton.core.config import CacheSection
 from pelton.core.counters import Counters
 from pelton.kv.group import most_blocks
 from pelton.kv.pool import NULL_BLOCK
+from pelton.kv.shape import Wanted, shape
 from pelton.kv.tiers.files import BlockFiles
 from pelton.schedule import ORDERS
 
@@ -315,6 +317,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stats.running + stats.waiting == len(traffic.open)
         assert 0 <= stats.deferred <= stats.waiting
         assert stats.computed_tokens_total == traffic.computed
+        memory: Any = shape(scheduler._blocks, Wanted(0))
+        assert stats.spared_blocks == sum(group["saved"] for group in memory["groups"])
+        self.seen["spared"] += stats.spared_blocks
         assert 0 <= stats.kv_waste <= 1 and 0 <= stats.kv_usage <= 1
         assert 0 <= stats.prefix_inflight_total <= stats.prefix_hits_total <= stats.prefix_queries_total
         held = stats.held_blocks - len(traffic.outside)

@@ -10,7 +10,7 @@ EVENTS = (
     "copied", "copy", "disk hit", "evict", "fault", "fault again", "finish", "fork", "given back", "hit", "in flight",
     "late child", "load", "part", "preempt", "preempt during a step", "preempted from outside", "prefix hit", "save",
     "scrub", "series", "series cut short", "series over a border", "session", "session ended", "session given up",
-    "session over", "slide", "stop during a step", "tail", "wait", "window hit",
+    "session over", "slide", "spared", "stop during a step", "tail", "wait", "window hit",
 )  # fmt: skip
 
 

@@ -142,7 +142,8 @@ def test_buckets(rig: Rig, name: str, edges: list[float]) -> None:
 
 
 def test_state(rig: Rig) -> None:
-    rig.step(running=3, waiting=2, kv_blocks=64, held_blocks=16, kv_usage=0.25, cached_blocks=8, kv_waste=0.125)
+    rig.step(running=3, waiting=2, kv_blocks=64, held_blocks=16, kv_usage=0.25, cached_blocks=8, kv_waste=0.125,
+             spared_blocks=5)  # fmt: skip
     found = rig.read()
     assert value(found, "vllm:num_requests_running") == 3
     assert value(found, "vllm:num_requests_waiting") == 2
@@ -152,6 +153,7 @@ def test_state(rig: Rig) -> None:
     assert value(rig.read(), "vllm:num_requests_waiting_by_reason", reason="deferred") == 3
     assert value(found, "vllm:kv_cache_usage_perc") == 0.25
     assert value(found, "pelton:kv_waste_perc") == 0.125
+    assert value(found, "pelton:kv_spared_blocks") == 5
     blocks = {state: value(found, "pelton:kv_blocks", state=state) for state in ("held", "cached", "free")}
     assert blocks == {"held": 16, "cached": 8, "free": 40}
     assert value(found, "pelton:start_seconds") == 1.5

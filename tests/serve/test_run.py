@@ -21,6 +21,8 @@ from pelton.core.config import resolve
 from pelton.core.errors import EngineDeadError
 from pelton.engine.report import StartReport
 from pelton.serve.listening import listen
+from pelton.serve.metrics import Metrics
+from pelton.serve.metrics.advice import CacheAdvice
 from pelton.serve.run import run
 from pelton.serve.settings import ServeSettings
 
@@ -240,5 +242,5 @@ def test_an_engine_that_gives_up_ends_the_server(monkeypatch: pytest.MonkeyPatch
     with closing(listen(settings)) as listening:
         with pytest.raises(EngineDeadError, match="The engine process is gone. The model's file is gone."):
             run(resolve("m", {}), settings, listening, told.append, SystemClock().now())
-        assert engine.closed
+        assert engine.closed and [type(one) for one in engine.observers] == [Metrics, CacheAdvice]
         assert told[-1].startswith(f"ready    on {listening.url} after ")

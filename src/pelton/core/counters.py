@@ -24,11 +24,12 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
 
     `deferred` of the waiting ones lack neither a row nor memory: they wait for what another request is computing, or
     for room in a step that others filled. `kv_blocks`: of all KV groups, of which requests hold `held_blocks`.
-    `kv_usage`: the share that they hold, 0 to 1, in the group that is fullest (cached blocks nobody uses are free).
-    `kv_waste`: share of the token places in held blocks that hold no token, 0 to 1. Prefix figures are in tokens of
-    prompts, each of which counts once: looked up, and found (of which `inflight` were still being computed by another
-    request). `swapped`: of the waiting ones, those whose blocks wait in `host_slots_used` of the `host_slots`;
-    `swaps_total`: preemptions with that, of which `swaps_lost_total` were computed again all the same.
+    There would be `spared_blocks` more if nothing were shared. `kv_usage`: the share that they hold, 0 to 1, in the
+    group that is fullest (cached blocks nobody uses are free). `kv_waste`: share of the token places in held blocks
+    that hold no token, 0 to 1. Prefix figures are in tokens of prompts, each of which counts once: looked up, and found
+    (of which `inflight` were still being computed by another request). `swapped`: of the waiting ones, those whose
+    blocks wait in `host_slots_used` of the `host_slots`; `swaps_total`: preemptions with that, of which
+    `swaps_lost_total` were computed again all the same.
     `disk_*`: blocks in files, their bytes; blocks written, loaded, dropped for lack of room on the way, rejected since
     they were not as written, failed; and tokens of prompts that were found there.
 
@@ -45,6 +46,7 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     kv_usage: float = 0.0
     kv_waste: float = 0.0
     cached_blocks: int = 0
+    spared_blocks: int = 0
     prefix_queries_total: int = 0
     prefix_hits_total: int = 0
     prefix_inflight_total: int = 0

@@ -9,13 +9,17 @@ NULL_BLOCK = 0  # never handed out: padding reads and writes go there
 
 
 class BlockPool:
-    """Reference-counted blocks from 1 on. The one freed last is given out first: its memory is touched already."""
+    """Reference-counted blocks from 1 on. The one freed last is given out first: its memory is touched already.
+
+    `holds`: references on all of them together.
+    """
 
     def __init__(self, blocks: int) -> None:
         if blocks < 2:
             raise ValueError(f"a pool of {blocks} blocks has none to give: block {NULL_BLOCK} is reserved")
         self._references = [0] * blocks
         self._references[NULL_BLOCK] = 1
+        self.holds = 0
         self._free = list(range(blocks - 1, NULL_BLOCK, -1))
 
     @property
@@ -42,6 +46,7 @@ class BlockPool:
         blocks = tuple(self._free.pop() for _ in range(count))
         for block in blocks:
             self._references[block] = 1
+        self.holds += count
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
@@ -51,6 +56,7 @@ class BlockPool:
             self._expect_used(block, "share")
         for block in taken:
             self._references[block] += 1
+        self.holds += len(taken)
 
     def release(self, blocks: Iterable[int]) -> None:
         """One reference less on each block; what has none left is free. Releasing a free block is an error."""
@@ -62,6 +68,7 @@ class BlockPool:
         self._expect_used(block, "release")
         left = self._references[block] - 1
         self._references[block] = left
+        self.holds -= 1
         if not left:
             self._free.append(block)
         return left
@@ -75,6 +82,7 @@ class BlockPool:
         assert len(set(self._free)) == len(self._free), f"a block is twice in the free list of {len(self._free)}"
         wrong = [block for block in self._free if self._references[block]]
         assert not wrong, f"free blocks with references: {wrong}"
+        assert sum(self._references) - 1 == self.holds, f"{sum(self._references) - 1} references, {self.holds} counted"
         assert self._references[NULL_BLOCK] == 1, f"null block has {self._references[NULL_BLOCK]} references"
 
     def _expect_used(self, block: int, verb: str) -> None:

@@ -1,6 +1,7 @@
 """The shape of KV memory: how many blocks are what, and the prefix tree as runs of blocks, for people and JSON.
 
-Changes nothing. It looks at every block once, about a microsecond for each. Invariant: what is left out is counted.
+Changes nothing. `shape` looks at every block once, about a microsecond for each. Invariant: what is left out is
+counted.
 """
 
 from collections import deque
@@ -47,6 +48,12 @@ def shape(blocks: Blocks, wanted: Wanted) -> Json:
         "evictions": tree.evictions,
     }
     return {**told, **_runs(blocks, roots, sizes, wanted)}
+
+
+def spared(blocks: Blocks) -> int:
+    """The `saved` of all groups, without looking at every block."""
+    holds = sum(group.pool.holds for group in blocks.groups) - (0 if blocks.tree is None else blocks.tree.num_blocks)
+    return holds - sum(blocks.held)
 
 
 def _group(blocks: Blocks, number: int) -> Json:

@@ -16,6 +16,7 @@ from pelton.core.errors import CapacityError, RequestError
 from pelton.core.plan import StepPlan
 from pelton.kv.blocks import Blocks
 from pelton.kv.group import KVGroup, most_blocks
+from pelton.kv.shape import spared
 from pelton.kv.table import BlockTable
 from pelton.kv.tiers.worker import Carrier
 from pelton.schedule.ahead.ahead import Ahead
@@ -280,6 +281,7 @@ class Scheduler:
             kv_usage=max(used / total for used, total in zip(held, blocks.total, strict=True)),
             kv_waste=groups * (empty + self._forks.waste()) / places if places else 0.0,
             cached_blocks=sum(tree.num_unused(group) for group in range(groups)) if tree is not None else 0,
+            spared_blocks=spared(blocks),
             prefix_queries_total=self.sharing.asked,
             prefix_hits_total=self.sharing.found,
             prefix_inflight_total=self.sharing.in_flight,

@@ -224,18 +224,20 @@ class Waking:
         fresh = [iter(own) for own in added]
         given = {(entry, group): next(fresh[group]) for entry, group in places}
         overwrite(self._holdings.tiers, {(group, block) for (_, group), block in given.items()})
-        for place, block in given.items():
-            ops.write(place[1], block, contents[place])
-        for entry in range(self.entries, until):
-            if not self._enter(entry, [given.get((entry, group), NULL_BLOCK) for group in self._groups]):
-                break
-            for group, held in enumerate(self._held):
-                held.append(self._node.blocks[group] if (entry, group) in contents else NULL_BLOCK)
-        self.entries = until
-        self._sessions.keep(self._session, tuple(map(tuple, self._held)))
-        self._kept = self._sessions.held(self._session)
-        blocks.release(found)
-        blocks.release(added)
+        try:
+            for place, block in given.items():
+                ops.write(place[1], block, contents[place])
+            for entry in range(self.entries, until):
+                if not self._enter(entry, [given.get((entry, group), NULL_BLOCK) for group in self._groups]):
+                    break
+                for group, held in enumerate(self._held):
+                    held.append(self._node.blocks[group] if (entry, group) in contents else NULL_BLOCK)
+            self.entries = until
+            self._sessions.keep(self._session, tuple(map(tuple, self._held)))
+            self._kept = self._sessions.held(self._session)
+        finally:
+            blocks.release(found)
+            blocks.release(added)
 
     @property
     def _groups(self) -> range:

@@ -175,6 +175,7 @@ class Loop:
             kv_usage=now.kv_usage,
             held_blocks=now.held_blocks,
             cached_blocks=now.cached_blocks,
+            spared_blocks=now.spared_blocks,
             sessions=now.sessions,
             session_blocks=now.session_blocks,
             disk_blocks=now.disk_blocks,

@@ -6,6 +6,7 @@ from statistics import median
 from typing import TypeVar
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,9 @@ class Gain:
         }
 
 
-def in_turns(repeats: int, baseline: Callable[[], T], ours: Callable[[], T]) -> tuple[list[T], list[T]]:
+def in_turns(repeats: int, baseline: Callable[[], T], ours: Callable[[], U]) -> tuple[list[T], list[U]]:
     """(of the baseline, ours), each so many times, one after the other."""
-    theirs, own = list[T](), list[T]()
+    theirs, own = list[T](), list[U]()
     for _ in range(repeats):
         theirs.append(baseline())
         own.append(ours())

@@ -65,7 +65,8 @@ TOTALS: Mapping[str, tuple[Callable[[EngineStats], float], str]] = {
     ),
     "pelton:copied_blocks": (
         lambda stats: stats.copied_blocks_total,
-        "Blocks copied because requests that shared them parted.",
+        "Blocks copied, since somebody goes on in the midst of one that others have, too: answers that part, prompts "
+        "that begin alike, steps of a beam.",
     ),
     "pelton:swaps": (lambda stats: stats.swaps_total, "Preempted requests whose blocks waited in host memory."),
     "pelton:swaps_lost": (
@@ -314,6 +315,8 @@ class Metrics(Collector):
         free = stats.kv_blocks - stats.held_blocks - stats.cached_blocks
         states = by("state", {"held": stats.held_blocks, "cached": stats.cached_blocks, "free": free})
         yield families.gauge("pelton:kv_blocks", "KV blocks, by what they hold.", states)
+        text = "KV blocks that there would be more if nothing were shared."
+        yield families.gauge("pelton:kv_spared_blocks", text, stats.spared_blocks)
         yield families.gauge("pelton:sessions", "Sessions whose blocks are held.", stats.sessions)
         text = "Blocks that sessions hold, some of them with requests."
         yield families.gauge("pelton:session_blocks", text, stats.session_blocks)
