@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pelton.kv.tiers import slot_file
+from pelton.kv.tiers.files import open_part
 from pelton.kv.tiers.slot_file import DAMAGED, FOREIGN, SlotReader, SlotWriter
 
 PRINT, OTHER = b"p" * 32, b"o" * 32
@@ -139,9 +140,10 @@ def test_a_write_that_fails_leaves_what_was_there(after: int, tmp_path: Path, mo
 
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
     gone, lives, own = (tmp_path / f".0a.{pid}.part" for pid in (1 << 22, os.getpid(), "x"))
-    for path in (gone, lives, own, tmp_path / "mine.part"):
+    for path in (gone, own, tmp_path / "mine.part"):
         path.write_bytes(b"half")
-    written(tmp_path / "x.bin")
+    with open(lives, "wb", opener=open_part):
+        written(tmp_path / "x.bin")
     assert sorted(os.listdir(tmp_path)) == sorted(["mine.part", "x.bin", lives.name, own.name])
 
 

@@ -11,7 +11,7 @@ from pelton.core.counters import Counters
 from pelton.kv.node import Node, chained
 from pelton.kv.tiers.chain import Labelled, Name
 from pelton.kv.tiers.chain import Path as Spelled
-from pelton.kv.tiers.files import MOST_FAILURES, BlockFiles, Buffer
+from pelton.kv.tiers.files import MOST_FAILURES, BlockFiles, Buffer, open_part, part_of
 from pelton.kv.tiers.worker import DiskWorker, Job
 
 FINGERPRINT, OTHER = bytes(range(32)), bytes(range(1, 33))
@@ -120,11 +120,32 @@ def test_the_size_is_kept_and_the_oldest_use_goes_first(tmp_path: Path) -> None:
 def test_what_a_dead_process_left_half_written_is_swept_away(tmp_path: Path) -> None:
     files = opened(tmp_path)
     files.write(block(1), memoryview(CONTENT))
-    dead, alive = (files.folder / f"{block(2).name.file}.kv.{pid}.part" for pid in (2**22 + 1, os.getppid()))
-    for path in (dead, alive):
-        path.write_bytes(b"half")
+    path = files.folder / f"{block(2).name.file}.kv"
+    dead, listed, alive = path.with_name(f"{path.name}.0a.{2**22 + 1}.part"), part_of(path), part_of(path)
+    with open(alive, "wb", opener=open_part):
+        for one in (dead, listed):  # a number may be another process's by now, or that of one that nobody has reaped
+            one.write_bytes(b"half")
+        opened(tmp_path)
+        assert list(files.folder.glob("*.part")) == [alive] and content(files, block(1)) == CONTENT
     opened(tmp_path)
-    assert not dead.exists() and alive.exists() and content(files, block(1)) == CONTENT
+    assert not alive.exists()
+
+
+def test_where_files_have_no_locks_a_process_that_is_listed_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(file: int, kind: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("pelton.kv.tiers.files.fcntl.flock", none)
+    files = opened(tmp_path)
+    assert files.write(block(1), memoryview(CONTENT)) and content(files, block(1)) == CONTENT
+    path = files.folder / f"{block(2).name.file}.kv"
+    dead, alive = path.with_name(f"{path.name}.0a.{2**22 + 1}.part"), part_of(path)
+    for one in (dead, alive):
+        one.write_bytes(b"half")
+    opened(tmp_path)
+    assert list(files.folder.glob("*.part")) == [alive]
 
 
 def test_a_disk_that_fails_is_told_once_and_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ not begun.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from errno import EIO, ENOSPC
 from pathlib import Path
@@ -15,7 +15,7 @@ from threading import Event
 from pelton.core.counters import Counters
 from pelton.kv.tiers.chain import Labelled, Name
 from pelton.kv.tiers.files import BlockFiles, Buffer
-from pelton.kv.tiers.worker import DiskWorker, Done, Job
+from pelton.kv.tiers.worker import DiskWorker, Done, Job, Work, line_up
 
 WAIT_SECONDS = 50.0
 FAULTS = ("full", "full", "short", "error", "cut", "flipped")
@@ -178,7 +178,7 @@ class PacedWorker:
         self.files: BlockFiles = files
         self.holds = 0
         self._worker = DiskWorker(files, slot)
-        self._told: list[Job | Callable[[], object]] = []
+        self._told: list[Work | None] = []
         self._seen = seen
 
     def has(self, name: Name) -> bool:
@@ -188,13 +188,14 @@ class PacedWorker:
 
     def start(self, job: Job) -> None:
         """See Carrier."""
-        self._told.append(job)
+        line_up(self._told, job)
+        self._seen["reader before writers"] += self._told[-1] is not job
 
     def call(self, work: Callable[[], object]) -> None:
         """See Carrier."""
         self._told.append(work)
 
-    def done(self, seconds: float = 0.0) -> list[Done]:
+    def done(self, seconds: float = 0.0, awaited: Collection[Job] = ()) -> list[Done]:
         """See Carrier; nothing is waited for but the thread."""
         if self.holds:
             self.holds -= 1
@@ -220,7 +221,7 @@ class PacedWorker:
             if isinstance(job, Job):
                 self._worker.start(job)
                 over += self._worker.done(WAIT_SECONDS)
-            else:
+            elif job is not None:
                 ended = Event()
                 self._worker.call(job)
                 self._worker.call(ended.set)

@@ -286,7 +286,8 @@ EVENTS = (
     "disk given up", "disk hit", "disk: cut", "disk: error", "disk: flipped", "disk: full", "disk: short", "ended",
     "evict", "fault", "fault again", "files deleted for room", "finish", "given back", "held back", "in flight",
     "kept at the end", "killed", "killed with jobs to do", "load", "no slots left", "not there any more", "part",
-    "preempt", "preempt during a step", "preempted from outside", "read what another wrote", "save", "scrub", "series",
+    "preempt", "preempt during a step", "preempted from outside", "read what another wrote", "reader before writers",
+    "save", "scrub", "series",
     "session", "session over", "slide", "slots refused", "spoilt file refused", "spoilt: another's", "spoilt: cut",
     "spoilt: delete", "spoilt: empty", "spoilt: flip", "spoilt: grow", "waits given up", "window hit",
 )  # fmt: skip

@@ -5,8 +5,10 @@ torn, damaged or another's is deleted, and never used. Invariant: a block that i
 written under the same fingerprint and name.
 """
 
+import fcntl
 import logging
 import os
+import secrets
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
@@ -77,7 +79,7 @@ class BlockFiles:
         if self.off:
             return False
         path = self._path(block.name)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}{PART}")
+        fresh = part_of(path)
         head = _HEAD.pack(*self._stated(block, len(content)), blake2b(content, digest_size=DIGEST_BYTES).digest())
         size = file_bytes(len(content), len(block.key))
         if size > self.limit:
@@ -85,10 +87,10 @@ class BlockFiles:
         try:
             # Prompts stand in the files as they are, so they are their owner's alone.
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(fresh, "wb", buffering=0, opener=open_for_owner) as file:
+            with open(fresh, "wb", buffering=0, opener=open_part) as file:
                 for part in (head, block.key, content):
                     write_all(file.fileno(), part)
-            fresh.replace(path)
+                fresh.replace(path)  # while it is locked
         except OSError as error:
             self._failed(error)
             with suppress(OSError):
@@ -228,25 +230,49 @@ def file_bytes(content: int, key: int) -> int:
 def try_folder(folder: Path, size: int) -> None:
     """OSError where no file of so many bytes can be written to the folder, which is made; none is left."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    trial = folder / f"trial.{os.getpid()}{PART}"
+    trial = part_of(folder / "trial")
     try:
-        with open(trial, "wb", buffering=0, opener=open_for_owner) as file:
+        with open(trial, "wb", buffering=0, opener=open_part) as file:
             write_all(file.fileno(), bytes(size))
     finally:
         with suppress(OSError):
             trial.unlink(missing_ok=True)
 
 
-def open_for_owner(path: str, flags: int) -> int:
-    """A new file is its owner's alone."""
-    return os.open(path, flags, 0o600)
+def part_of(path: Path, before: str = "") -> Path:
+    """A name, of nobody else, under which a file is written until it is whole."""
+    return path.with_name(f"{before or path.name}.{secrets.token_hex(8)}.{os.getpid()}{PART}")
+
+
+def open_part(path: str, flags: int) -> int:
+    """A new file, its owner's alone, and locked as long as it is open: see `drop_if_left`."""
+    file = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
 
 
 def drop_if_left(path: Path) -> None:
-    """Deletes a part of a file whose writer is gone."""
+    """Deletes a part of a file whose writer is gone: nobody holds its lock. (A process of another container is not
+    listed here, and one that is dead may be.)
+    """
     writer = path.name.removesuffix(PART).rpartition(".")[2]
-    if writer.isdecimal() and not Path(f"/proc/{writer}").exists():
-        path.unlink(missing_ok=True)
+    if not writer.isdecimal():
+        return
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    except OSError:  # a file system without locks
+        if Path(f"/proc/{writer}").exists():
+            return
+    finally:
+        os.close(file)
+    path.unlink(missing_ok=True)
 
 
 def write_all(file: int, data: bytes | Buffer) -> None:

@@ -7,7 +7,6 @@ and renamed. Invariant: a reader exists only of a file that is, to the bit, one 
 
 import errno
 import os
-import secrets
 import stat
 import struct
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from pelton.kv.tiers.files import DIGEST_BYTES, PART, drop_if_left, open_for_owner, write_all
+from pelton.kv.tiers.files import DIGEST_BYTES, PART, drop_if_left, open_part, part_of, write_all
 
 MAGIC = b"pelton slot 1\n"
 _HEAD = struct.Struct(f"<{len(MAGIC)}s32s")  # then the contents, then the foot
@@ -49,7 +48,7 @@ class SlotWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._part = path.with_name(f".{secrets.token_hex(8)}.{os.getpid()}{PART}")
+        self._part = part_of(path, ".")
         self._file = -1
         self._head = b""
         self._digests: list[bytes] = []
@@ -62,7 +61,7 @@ class SlotWriter:
         for entry in os.scandir(self._path.parent):
             if entry.name.startswith(".") and entry.name.endswith(PART):
                 drop_if_left(Path(entry.path))
-        self._file = open_for_owner(str(self._part), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+        self._file = open_part(str(self._part), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         self._head = _HEAD.pack(MAGIC, fingerprint)
         self._write(self._head)
 

@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, MutableSequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,6 +27,9 @@ class Job:
     read: bool
     blocks: tuple[Labelled, ...]
     slots: tuple[int, ...]
+
+
+Work = Job | Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class DiskWorker:
         self.files = files
         self._slot = slot
         self._clock = clock or SystemClock()
-        self._jobs: deque[Job | Callable[[], object] | None] = deque()
+        self._jobs: deque[Work | None] = deque()
         self._changed = threading.Condition()  # of these
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
         self._waits_for: set[Name] = set()  # to be written
@@ -87,14 +90,10 @@ class DiskWorker:
 
     def start(self, job: Job) -> None:
         """See Carrier."""
-        names = {block.name for block in job.blocks}
         if not job.read:
-            self._waits_for |= names
+            self._waits_for.update(block.name for block in job.blocks)
         with self._changed:
-            place = len(self._jobs)
-            while job.read and place and _may_pass(names, self._jobs[place - 1]):
-                place -= 1
-            self._jobs.insert(place, job)
+            line_up(self._jobs, job)
             self._changed.notify()
 
     def call(self, work: Callable[[], object]) -> None:
@@ -125,7 +124,7 @@ class DiskWorker:
             self._jobs.append(work)
             self._changed.notify()
 
-    def _next(self) -> Job | Callable[[], object] | None:
+    def _next(self) -> Work | None:
         with self._changed:
             self._changed.wait_for(lambda: self._jobs)
             return self._jobs.popleft()
@@ -157,9 +156,15 @@ class DiskWorker:
                 self._waits_for.discard(block.name)
 
 
-def _may_pass(names: Collection[Name], before: Job | Callable[[], object] | None) -> bool:
-    """Whether what reads these blocks may be done before this."""
-    return isinstance(before, Job) and not before.read and not any(block.name in names for block in before.blocks)
+def line_up(jobs: MutableSequence[Work | None], job: Job) -> None:
+    """Puts a job in its place among those that are still to be done: see Carrier.start."""
+    names, place = {block.name for block in job.blocks}, len(jobs)
+    while job.read and place:
+        before = jobs[place - 1]
+        if not isinstance(before, Job) or before.read or any(block.name in names for block in before.blocks):
+            break
+        place -= 1
+    jobs.insert(place, job)
 
 
 def _gone(group: int, slot: int) -> Buffer:
