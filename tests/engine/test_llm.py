@@ -228,6 +228,19 @@ def seed_with_ascii(prompt: bytes, count: int) -> int:
     return next(seed for seed in range(10**6) if all(32 < token < 127 for token in expected(list(prompt), seed, count)))
 
 
+def test_an_engine_rests_once_after_each_call_however_its_answers_ended(fake_llm: Make) -> None:
+    """Also where the text met a stop string, of which the engine has not told the end by then."""
+    fake, rests = fake_llm(), list[int]()
+    fake.session.engine.scheduler.tiers.on_idle = lambda: rests.append(fake.held)
+    seed = seed_with_ascii(b"hi", 6)
+    stop = text_of(expected(list(b"hi"), seed, 6))[3:5]
+    for number, params in enumerate(
+        (SamplingParams(max_tokens=4), SamplingParams(seed=seed, max_tokens=50, stop=stop))
+    ):
+        fake.llm.generate("hi", params, use_tqdm=False)
+        assert rests == [0] * (number + 1)
+
+
 def test_stop_strings_end_the_text_before_them_and_free_the_row(fake_llm: Make) -> None:
     fake = fake_llm()
     seed = seed_with_ascii(b"hi", 6)

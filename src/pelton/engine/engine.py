@@ -217,9 +217,9 @@ class Engine:
 
 
 def rest(engine: Engine) -> None:
-    """For who has told all ends and has nothing else to do: some of what is cached goes to files."""
+    """For who has nothing to compute and nobody to tell: some of what is cached goes to files."""
     on_idle = engine.scheduler.tiers.on_idle
-    if engine.has_work or on_idle is None:
+    if engine.scheduler.num_running or engine.scheduler.num_waiting or on_idle is None:
         return
     try:
         on_idle()

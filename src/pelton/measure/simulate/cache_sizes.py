@@ -109,10 +109,8 @@ class _Reader:
         return found
 
     def _found(self, wanted: bytes) -> Iterator[tuple[int, int]]:
-        node, whole = self._root, True
+        node = self._root
         for start in range(0, len(wanted), self._bytes):
-            if not whole:
-                return
             part = wanted[start : start + self._bytes]
             child = node.children.get(part) if len(part) == self._bytes else None
             need = None if child is None else self._recent.since(self._last[child])
@@ -122,10 +120,9 @@ class _Reader:
                     yield other, (shared - best) // TOKEN_BYTES
                     best = shared
             if child is None or need is None:
-                whole = False
-            else:
-                yield need, (self._bytes - best) // TOKEN_BYTES
-                node = child
+                return
+            yield need, (self._bytes - best) // TOKEN_BYTES
+            node = child
 
     def _alike(self, node: Node, part: bytes) -> Iterator[tuple[int, int]]:
         """(blocks that a cache must have, bytes) of what can be copied behind a node."""
